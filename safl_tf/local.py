@@ -1,0 +1,305 @@
+"""One device's round, compiled: mix, train E epochs, decide whether to upload.
+
+Everything here is about a single device; an executor adds the device axis.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from safl_tf import algorithms, checks, flat_model, losses, optimizers
+
+CLOCKS = ('round', 'step')
+REDUCTIONS = ('sum', 'mean')
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalConfig:
+  """How a device trains. The defaults are the paper's.
+
+  Attributes:
+    local_epochs: E, passes over the device's data in a round.
+    batch_size: B; a last, smaller batch is kept.
+    learning_rate: α; not used if `optimizer` is a Keras optimizer.
+    optimizer: a name of `optimizers.NAMES` or a Keras optimizer; its slots are
+      fresh at each participation.
+    loss: a name of `losses.NAMES`.
+    loss_reduction: whether a batch's losses are added up ('sum': a batch's step
+      is then the sum of Algorithm 1's steps for its examples) or averaged.
+    anneal_clock: what t in p = exp(-t/L) counts: communication rounds, or the
+      local gradient steps that came before this round, (t - 1)·E·⌈m_k/B⌉.
+  """
+
+  local_epochs: int = 3
+  batch_size: int = 50
+  learning_rate: float = 0.002
+  optimizer: str | keras.optimizers.Optimizer = 'sgd'
+  loss: str = 'categorical'
+  loss_reduction: str = 'sum'
+  anneal_clock: str = 'round'
+
+  def __post_init__(self) -> None:
+    checks.integer('local_epochs', self.local_epochs, low=1)
+    checks.integer('batch_size', self.batch_size, low=1)
+    checks.real('learning_rate', self.learning_rate, 0, open_low=True)
+    if isinstance(self.optimizer, str):
+      checks.choice('optimizer', self.optimizer, optimizers.NAMES)
+    checks.choice('loss', self.loss, losses.NAMES)
+    checks.choice('loss_reduction', self.loss_reduction, REDUCTIONS)
+    checks.choice('anneal_clock', self.anneal_clock, CLOCKS)
+
+  def steps(self, num_examples: Any) -> Any:
+    """Gradient steps a device of this size takes in a round: E·⌈m_k/B⌉."""
+    return self.local_epochs * (-(-num_examples // self.batch_size))
+
+  def clock(self, t: int, num_examples: int) -> float:
+    """The t of p = exp(-t/L)."""
+    if self.anneal_clock == 'round':
+      return float(t)
+    return float((t - 1) * self.steps(num_examples))
+
+
+class BatchPlan(NamedTuple):
+  """The examples of each of a device's steps, padded to one shape.
+
+  Attributes:
+    index: rows of the base arrays, int32 [S, B]. What pads a short batch is
+      again the device's own examples.
+    counts: how many of each row are real, int32 [S].
+    num_steps: how many rows are real.
+    epoch_steps: how many rows hold each example once.
+  """
+
+  index: np.ndarray
+  counts: np.ndarray
+  num_steps: np.int32
+  epoch_steps: np.int32
+
+
+def plan_batches(
+  indices: np.ndarray,
+  config: LocalConfig,
+  max_steps: int,
+  rng: np.random.Generator,
+) -> BatchPlan:
+  """Shuffles a device's examples anew for every epoch and cuts batches."""
+  m, B = len(indices), config.batch_size
+  per_epoch = -(-m // B)
+  index = np.zeros((max_steps, B), np.int32)
+  counts = np.zeros(max_steps, np.int32)
+  for e in range(config.local_epochs):
+    rows = slice(e * per_epoch, (e + 1) * per_epoch)
+    order = rng.permutation(indices)
+    index[rows] = np.resize(order, per_epoch * B).reshape(per_epoch, B)
+    counts[rows] = B
+    counts[rows.stop - 1] = m - (per_epoch - 1) * B
+  num_steps = config.local_epochs * per_epoch
+  return BatchPlan(index, counts, np.int32(num_steps), np.int32(per_epoch))
+
+
+class Task(NamedTuple):
+  """What a device needs for its round.
+
+  Attributes:
+    z_bar: the server's model [P]; anything if there is none yet.
+    has_global: whether there is one.
+    z: the device's own model [P].
+    seeds: for u, for the upload and for the model's generators, int32 [3, 2].
+    clock: t as `mix` sees it.
+    plan: the batches.
+  """
+
+  z_bar: np.ndarray
+  has_global: bool
+  z: np.ndarray
+  seeds: np.ndarray
+  clock: float
+  plan: BatchPlan
+
+
+class Update(NamedTuple):
+  """What a device's round gave.
+
+  Attributes:
+    z: the trained model [P]: what is kept and what is uploaded.
+    finite: whether every element of z is a finite number.
+    sent: whether the device uploads.
+    q: with which probability it did.
+    delta: Δ, the gap between the global and its own accuracy.
+    p: the probability that an element was kept local.
+    kept_local: the share of elements that were.
+    train_loss: mean loss of the examples as they were trained on.
+  """
+
+  z: tf.Tensor
+  finite: tf.Tensor
+  sent: tf.Tensor
+  q: tf.Tensor
+  delta: tf.Tensor
+  p: tf.Tensor
+  kept_local: tf.Tensor
+  train_loss: tf.Tensor
+
+
+LocalUpdate = Callable[[Task], Update]
+
+
+def build_local_update(
+  model: flat_model.FlatModel,
+  algorithm: algorithms.Algorithm,
+  config: LocalConfig,
+  x: Any,
+  y: Any,
+  jit_compile: bool,
+) -> LocalUpdate:
+  """Compiles a device's whole round into one function.
+
+  Args:
+    model: the Keras model as functions of a vector.
+    algorithm: whose `mix` and `gate` are used.
+    config: how to train.
+    x: all inputs, one array or a structure of them; held once.
+    y: all labels.
+    jit_compile: whether XLA compiles it. XLA wants fixed shapes: short batches
+      are then padded with examples of weight zero. Without XLA they are cut.
+
+  Returns:
+    Task -> Update. It is traced once, whatever the device's size.
+  """
+  x = tf.nest.map_structure(tf.convert_to_tensor, x)
+  y = tf.convert_to_tensor(y, tf.int32)
+  loss_fn = losses.get(config.loss, model.from_logits)
+  optimizer = optimizers.PureOptimizer(
+    optimizers.get(config.optimizer, config.learning_rate),
+    model.template.trainable_variables,
+  )
+  # Half-precision gradients of small losses would vanish.
+  half = model.template.dtype_policy.compute_dtype == 'float16'
+  scale = 1024.0 if half else 1.0
+
+  def batch(plan: BatchPlan, i: tf.Tensor) -> tuple[Any, Any, Any]:
+    index, count = plan.index[i], plan.counts[i]
+    if jit_compile:
+      weights = tf.cast(tf.range(config.batch_size) < count, tf.float32)
+    else:
+      index = index[:count]
+      weights = tf.ones([count], tf.float32)
+    inputs = tf.nest.map_structure(lambda a: tf.gather(a, index), x)
+    return inputs, tf.gather(y, index), weights
+
+  def step(
+    plan: BatchPlan,
+    i: tf.Tensor,
+    parts: flat_model.Parts,
+    slots: list[tf.Tensor],
+  ) -> tuple[flat_model.Parts, list[tf.Tensor], tf.Tensor]:
+    """Equation (2) for one batch, with the optimizer's step."""
+    inputs, labels, weights = batch(plan, i)
+    with tf.GradientTape() as tape:
+      tape.watch(parts.trainable)
+      outputs, extra, non_trainable = model.apply(parts, inputs, training=True)
+      total = tf.reduce_sum(loss_fn(labels, outputs) * weights)
+      count = tf.reduce_sum(weights)
+      if config.loss_reduction == 'sum':
+        objective = total + extra * count
+      else:
+        objective = total / count + extra
+      objective *= scale
+    gradients = tape.gradient(
+      objective,
+      parts.trainable,
+      unconnected_gradients=tf.UnconnectedGradients.ZERO,
+    )
+    gradients = [tf.cast(g, g.dtype) / scale for g in gradients]
+    slots, trainable = optimizer.apply(slots, gradients, parts.trainable)
+    return flat_model.Parts(trainable, non_trainable), slots, total
+
+  def train(
+    plan: BatchPlan, w: tf.Tensor, seed: tf.Tensor
+  ) -> tuple[tf.Tensor, tf.Tensor]:
+    """E epochs from w; the new z and the mean loss on the way."""
+
+    def body(i: tf.Tensor, parts: Any, slots: Any, total: tf.Tensor) -> tuple:
+      parts, slots, loss = step(plan, i, parts, slots)
+      return i + 1, parts, slots, total + loss
+
+    _, parts, _, total = tf.while_loop(
+      lambda i, *_: i < plan.num_steps,
+      body,
+      (0, model.unflatten(w, seed), optimizer.initial, 0.0),
+      parallel_iterations=1,
+    )
+    seen = tf.cast(tf.reduce_sum(plan.counts), tf.float32)
+    return model.flatten(parts), total / seen
+
+  def accuracy(plan: BatchPlan, z: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """h(z), on the device's own data."""
+    parts = model.unflatten(z, seed)
+
+    def body(i: tf.Tensor, correct: tf.Tensor) -> tuple:
+      inputs, labels, weights = batch(plan, i)
+      outputs, _, _ = model.apply(parts, inputs, training=False)
+      right = tf.argmax(outputs, axis=1, output_type=tf.int32) == labels
+      return i + 1, correct + tf.reduce_sum(tf.cast(right, 'float32') * weights)
+
+    _, correct = tf.while_loop(
+      lambda i, _: i < plan.epoch_steps, body, (0, 0.0), parallel_iterations=1
+    )
+    examples = tf.reduce_sum(plan.counts[: plan.epoch_steps])
+    return correct / tf.cast(examples, tf.float32)
+
+  def round_of_one_device(
+    z_bar: tf.Tensor,
+    has_global: tf.Tensor,
+    z: tf.Tensor,
+    seeds: tf.Tensor,
+    clock: tf.Tensor,
+    *batches: tf.Tensor,
+  ) -> Update:
+    plan = BatchPlan(*batches)
+    mixed = algorithm.mix(seeds[0], clock, z_bar, z)
+    w = tf.where(has_global, mixed.w, z)
+    new_z, train_loss = train(plan, w, seeds[2])
+    h_global = h_local = tf.constant(1.0)
+    if algorithm.gate.needs_accuracy:
+      h_global = accuracy(plan, z_bar, seeds[2])
+      h_local = accuracy(plan, new_z, seeds[2])
+    decision = algorithm.gate.decide(seeds[1], clock, h_global, h_local)
+    return Update(
+      z=new_z,
+      finite=tf.reduce_all(tf.math.is_finite(new_z)),
+      sent=decision.sent | ~has_global,
+      q=tf.where(has_global, decision.q, 1.0),
+      delta=tf.where(has_global, decision.delta, 0.0),
+      p=mixed.p,
+      kept_local=tf.where(has_global, mixed.kept_local, 1.0),
+      train_loss=train_loss,
+    )
+
+  B, P = config.batch_size, model.size
+  compiled = tf.function(
+    round_of_one_device,
+    input_signature=[
+      tf.TensorSpec([P], model.dtype),
+      tf.TensorSpec([], tf.bool),
+      tf.TensorSpec([P], model.dtype),
+      tf.TensorSpec([3, 2], tf.int32),
+      tf.TensorSpec([], tf.float32),
+      tf.TensorSpec([None, B], tf.int32),
+      tf.TensorSpec([None], tf.int32),
+      tf.TensorSpec([], tf.int32),
+      tf.TensorSpec([], tf.int32),
+    ],
+    jit_compile=jit_compile,
+    autograph=False,
+  )
+
+  def local_update(task: Task) -> Update:
+    return compiled(*task[:-1], *task.plan)
+
+  local_update.compiled = compiled  # type: ignore[attr-defined]
+  return local_update

@@ -1,0 +1,181 @@
+"""How a model is best computed: folded layers, XLA or neither.
+
+A CPU runs XLA's own convolutions as plain loops, and native convolutions of few
+channels far below what a matrix product reaches. So a chain of layers whose
+convolutions are all small and followed by 2×2 pooling is folded and compiled;
+any other model with convolutions is left native and uncompiled on a CPU.
+"""
+
+from typing import NamedTuple
+
+import keras
+
+from safl_tf import checks
+from safl_tf.models import folded
+
+# Folding pays where a convolution has few channels; by measurement LeNet-5's
+# 6 and 16 gain 4x and Light VGG's 64 and 128 lose.
+_MOST_FILTERS = 32
+# Layers known to compile under XLA; a model with any other is left alone.
+_COMPILABLE = (
+  'Activation',
+  'Add',
+  'AveragePooling2D',
+  'BatchNormalization',
+  'Concatenate',
+  'Dense',
+  'Dropout',
+  'Flatten',
+  'FoldedConvPool2D',
+  'GlobalAveragePooling2D',
+  'GlobalMaxPooling2D',
+  'InputLayer',
+  'LayerNormalization',
+  'LeakyReLU',
+  'MaxPooling2D',
+  'ReLU',
+  'Rescaling',
+  'Reshape',
+  'Softmax',
+  'ZeroPadding2D',
+)
+
+JIT_CHOICES = ('auto', 'true', 'false')
+
+
+class Lowered(NamedTuple):
+  """A model with the same variables and outputs, and whether to compile it."""
+
+  model: keras.Model
+  jit_compile: bool
+
+
+def lower(
+  model: keras.Model, jit_compile: str = 'auto', on_gpu: bool = False
+) -> Lowered:
+  """The faster way to compute a model on this kind of device.
+
+  Args:
+    model: a built Keras model.
+    jit_compile: 'auto' to decide by the layers, 'true' or 'false' to force XLA.
+    on_gpu: whether it will run on a GPU, where native convolutions are best.
+
+  Returns:
+    The model itself or its folded twin, and whether XLA compiles it.
+  """
+  checks.choice('jit_compile', jit_compile, JIT_CHOICES)
+  jit = jit_compile == 'true'
+  twin = None if on_gpu else fold(model, 'matmul' if jit else 'conv')
+  if jit_compile != 'auto':
+    return Lowered(twin or model, jit)
+  if twin is not None and _compiles(twin):
+    return Lowered(fold(model, 'matmul') or model, True)
+  native_convolutions = any('Conv' in name for name in _layer_types(model))
+  if native_convolutions:
+    return Lowered(model, False)
+  return Lowered(model, _compiles(model))
+
+
+def fold(model: keras.Model, kernel: str = 'matmul') -> keras.Model | None:
+  """The chain with every convolution folded, or None where that can't be."""
+  chain = _chain(model)
+  if chain is None or not any(_is_conv(layer) for layer in chain):
+    return None
+  layers: list[keras.layers.Layer] = []
+  pairs = zip(chain, [*chain[1:], None], strict=True)
+  for layer, following in pairs:
+    if _is_conv(layer):
+      if not _foldable(layer, following):
+        return None
+      next(pairs)
+      layers.append(_folded(layer, following, kernel))
+    else:
+      layers.append(layer)
+  entry = model.inputs[0]
+  return keras.Sequential(
+    [keras.Input(entry.shape[1:], dtype=entry.dtype), *layers]
+  )
+
+
+def _chain(model: keras.Model) -> list[keras.layers.Layer] | None:
+  """The layers of a model that is one chain, without its input layer."""
+  if not isinstance(model, keras.Sequential):
+    if not isinstance(model, keras.Model) or not hasattr(model, 'operations'):
+      return None
+    if len(model.inputs) != 1 or len(model.outputs) != 1:
+      return None
+    if any(len(layer._inbound_nodes) != 1 for layer in model.layers):
+      return None
+    if any(len(layer._outbound_nodes) > 1 for layer in model.layers):
+      return None
+    if len(model.operations) != len(model.layers):
+      return None
+  layers = list(model.layers)
+  if any(hasattr(layer, 'layers') for layer in layers):
+    return None
+  return [
+    layer
+    for layer in layers
+    if not isinstance(layer, keras.layers.InputLayer)
+  ]
+
+
+def _is_conv(layer: keras.layers.Layer) -> bool:
+  return 'Conv' in type(layer).__name__
+
+
+def _foldable(
+  conv: keras.layers.Layer, pool: keras.layers.Layer | None
+) -> bool:
+  pools = (keras.layers.AveragePooling2D, keras.layers.MaxPooling2D)
+  if type(conv) is not keras.layers.Conv2D or type(pool) not in pools:
+    return False
+  square = conv.kernel_size[0] == conv.kernel_size[1]
+  plain = (
+    conv.strides == (1, 1)
+    and conv.dilation_rate == (1, 1)
+    and conv.groups == 1
+    and conv.data_format == 'channels_last'
+    and conv.kernel_regularizer is None
+    and conv.bias_regularizer is None
+    and conv.activity_regularizer is None
+    and conv.kernel_constraint is None
+    and conv.bias_constraint is None
+    and conv.padding in ('valid', 'same')
+    and conv.trainable
+    and conv.activation is not keras.activations.softmax
+  )
+  halves = (
+    tuple(pool.pool_size) == (2, 2)
+    and tuple(pool.strides) == (2, 2)
+    and pool.padding == 'valid'
+  )
+  small = conv.filters <= _MOST_FILTERS and conv.kernel_size[0] % 2 == 1
+  return square and plain and halves and small
+
+
+def _folded(
+  conv: keras.layers.Layer, pool: keras.layers.Layer, kernel: str
+) -> folded.FoldedConvPool2D:
+  average = isinstance(pool, keras.layers.AveragePooling2D)
+  return folded.FoldedConvPool2D(
+    conv.filters,
+    conv.kernel_size[0],
+    pooling='average' if average else 'max',
+    padding=conv.padding,
+    activation=conv.activation,
+    use_bias=conv.use_bias,
+    lowering=kernel,
+    dtype=conv.dtype_policy,
+  )
+
+
+def _layer_types(model: keras.Model) -> set[str]:
+  return {type(layer).__name__ for layer in model._flatten_layers()} - {
+    type(model).__name__
+  }
+
+
+def _compiles(model: keras.Model) -> bool:
+  known = isinstance(model, keras.Sequential) or hasattr(model, 'operations')
+  return known and _layer_types(model) <= set(_COMPILABLE)

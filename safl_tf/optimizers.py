@@ -1,0 +1,134 @@
+"""Keras optimizers as pure functions of tensors.
+
+The arithmetic is Keras's own. Its TensorFlow optimizers write to `tf.Variable`s
+through `tf.distribute`; here the same update rules write to a stateless scope,
+so that many devices can train side by side, each from fresh slots.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from safl_tf import checks, errors
+
+NAMES = (
+  'sgd',
+  'momentum',
+  'nesterov',
+  'adagrad',
+  'adam',
+  'adamw',
+  'rmsprop',
+)
+
+
+def get(
+  optimizer: str | keras.optimizers.Optimizer, learning_rate: float
+) -> keras.optimizers.Optimizer:
+  """A Keras optimizer by name, or the one given."""
+  if isinstance(optimizer, keras.optimizers.Optimizer):
+    return optimizer
+  checks.choice('optimizer', optimizer, NAMES)
+  optimizers = keras.optimizers
+  if optimizer == 'momentum':
+    return optimizers.SGD(learning_rate, momentum=0.9)
+  if optimizer == 'nesterov':
+    return optimizers.SGD(learning_rate, momentum=0.9, nesterov=True)
+  return optimizers.get(
+    {'class_name': optimizer, 'config': {'learning_rate': learning_rate}}
+  )
+
+
+class PureOptimizer:
+  """`initial` slots and `apply`, for one list of variables.
+
+  Args:
+    optimizer: any Keras optimizer; it is not changed.
+    variables: the variables that will be trained, for their shapes.
+  """
+
+  def __init__(
+    self,
+    optimizer: keras.optimizers.Optimizer,
+    variables: Sequence[keras.Variable],
+  ):
+    if getattr(optimizer, 'gradient_accumulation_steps', None):
+      raise errors.InputError(
+        'optimizer', optimizer.name, 'must not accumulate gradients'
+      )
+    self._variables = list(variables)
+    self._optimizer = _scoped(type(optimizer)).from_config(
+      optimizer.get_config()
+    )
+    self._optimizer.build(self._variables)
+    known = {id(v) for v in self._optimizer.variables}
+    hidden = [
+      name
+      for name, value in vars(self._optimizer).items()
+      if isinstance(value, keras.Variable) and id(value) not in known
+    ]
+    if hidden:
+      raise errors.InputError(
+        'optimizer',
+        type(optimizer).__name__,
+        f'keeps state outside its slots ({hidden[0]}); use another',
+      )
+    self.initial = [
+      tf.constant(v.numpy()) for v in self._optimizer.variables
+    ]
+
+  def apply(
+    self,
+    slots: Sequence[tf.Tensor],
+    gradients: Sequence[tf.Tensor],
+    values: Sequence[tf.Tensor],
+  ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+    """One step: (slots, gradients, values) -> (slots, values)."""
+    mapping = [
+      *zip(self._variables, values, strict=True),
+      *zip(self._optimizer.variables, slots, strict=True),
+    ]
+    with keras.StatelessScope(mapping) as scope:
+      self._optimizer.apply(gradients, self._variables)
+    return (
+      [scope.get_current_value(v) for v in self._optimizer.variables],
+      [scope.get_current_value(v) for v in self._variables],
+    )
+
+
+def _scoped(cls: type) -> type:
+  """The optimizer class, writing through `keras.Variable.assign`."""
+  return type(f'Scoped{cls.__name__}', (_Scoped, cls), {})
+
+
+class _Scoped:
+  """What TensorFlow's Keras optimizers override, put back."""
+
+  def assign(self, variable: keras.Variable, value: Any) -> None:
+    variable.assign(value)
+
+  def assign_add(self, variable: keras.Variable, value: Any) -> None:
+    variable.assign(variable + value)
+
+  def assign_sub(self, variable: keras.Variable, value: Any) -> None:
+    variable.assign(variable - value)
+
+  def _var_key(self, variable: keras.Variable) -> int:
+    return id(variable)
+
+  def _backend_update_step(
+    self, grads: Any, trainable_variables: Any, learning_rate: Any
+  ) -> None:
+    for gradient, variable in zip(grads, trainable_variables, strict=True):
+      self.update_step(gradient, variable, learning_rate)  # type: ignore[attr-defined]
+
+  def _apply_weight_decay(self, variables: Any) -> None:
+    decay = self.weight_decay  # type: ignore[attr-defined]
+    if decay is None:
+      return
+    rate = self.learning_rate  # type: ignore[attr-defined]
+    for variable in variables:
+      if self._use_weight_decay(variable):  # type: ignore[attr-defined]
+        variable.assign(variable * (1.0 - decay * rate))
