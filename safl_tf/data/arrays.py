@@ -1,0 +1,189 @@
+"""Checks of the arrays a user brings: inputs, labels and index lists.
+
+Inputs are one array, or a tuple or dict of arrays for models with several
+inputs; what each array is called in a message is 'x', 'x[0]' or "x['image']".
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from safl_tf import checks, errors
+
+_BLOCK = 1 << 22  # elements looked at together when searching for NaN
+
+
+def map_leaves(function: Callable[..., Any], x: Any, *more: Any) -> Any:
+  """Applies `function` to each array of x (and of structures like it)."""
+  if isinstance(x, tuple):
+    return tuple(function(*leaves) for leaves in zip(x, *more, strict=True))
+  if isinstance(x, dict):
+    return {key: function(x[key], *(m[key] for m in more)) for key in x}
+  return function(x, *more)
+
+
+def named_leaves(x: Any) -> list[tuple[str, np.ndarray]]:
+  """Each array of x with what it is called in a message."""
+  if isinstance(x, tuple):
+    return [(f'x[{i}]', leaf) for i, leaf in enumerate(x)]
+  if isinstance(x, dict):
+    return [(f'x[{key!r}]', leaf) for key, leaf in x.items()]
+  return [('x', x)]
+
+
+def array(name: str, value: Any) -> np.ndarray:
+  """The value as an array, without a copy if it is one."""
+  try:
+    return np.asarray(value)
+  except ValueError:
+    raise errors.InputError(
+      name, 'rows of different shapes', 'must be an array'
+    ) from None
+
+
+def examples(x: Any, y: Any) -> tuple[Any, np.ndarray]:
+  """Checked (x, y): arrays of numbers [N, ...], none NaN, and int32 [N].
+
+  Arrays are not copied, except labels that are not int32. A list of arrays
+  becomes a tuple.
+  """
+  y = _labels(array('y', y))
+  x = _structure(x)
+  for name, leaf in named_leaves(x):
+    if leaf.dtype.kind not in 'biuf':
+      raise errors.InputError(
+        name, f'array of {leaf.dtype}', 'must hold numbers'
+      )
+    if leaf.ndim == 0 or len(leaf) != len(y):
+      raise errors.InputError(
+        name,
+        f'array of shape {list(leaf.shape)}',
+        f'must have one row for each of the {len(y)} labels in y',
+      )
+    _check_finite(name, leaf)
+  return x, y
+
+
+def num_classes(y: np.ndarray, given: int | None) -> int:
+  """The number of classes: as given, if the labels fit, or largest + 1."""
+  if given is None:
+    return int(y.max()) + 1
+  given = checks.integer('num_classes', given, low=1)
+  if y.max() >= given:
+    row = int(np.argmax(y >= given))
+    raise errors.InputError(
+      'y', f'{y[row]} in row {row}', f'must be below num_classes={given}'
+    )
+  return given
+
+
+def check_alike(x: Any, first: Any) -> None:
+  """Refuses inputs whose rows differ from `first`'s in kind."""
+  layouts = [
+    [(name, str(leaf.dtype), leaf.shape[1:]) for name, leaf in named_leaves(s)]
+    for s in (x, first)
+  ]
+  if layouts[0] != layouts[1]:
+    here, there = (
+      ', '.join(f'{dtype} {list(shape)}' for _, dtype, shape in layout)
+      for layout in layouts
+    )
+    raise errors.InputError(
+      'x', f'rows of {here}', f"must be like the first device's: {there}"
+    )
+
+
+def flatten(
+  parts: Sequence[Any], names: Sequence[str], total: int
+) -> tuple[np.ndarray, np.ndarray]:
+  """Checked index lists, end to end.
+
+  Args:
+    parts: one list of rows, in 0..total-1, per device.
+    names: the devices' names, for messages.
+    total: N, the number of rows there are.
+
+  Returns:
+    flat int32 [sum m_k] and offsets int64 [n + 1], both read-only; device k's
+    rows are flat[offsets[k] : offsets[k + 1]].
+  """
+  lists = []
+  for name, part in zip(names, parts, strict=True):
+    rows = array('partition', part)
+    if rows.size == 0:
+      raise errors.InputError(
+        'partition', f'no examples for device {name}', 'must give it some'
+      )
+    if rows.ndim != 1 or rows.dtype.kind not in 'iu':
+      raise errors.InputError(
+        'partition',
+        f'{rows.dtype} {list(rows.shape)} for device {name}',
+        'must be a list of row numbers',
+      )
+    lists.append(rows)
+  flat = np.concatenate(lists, dtype=np.int64, casting='unsafe')
+  offsets = np.cumsum([0, *map(len, lists)], dtype=np.int64)
+  outside = (flat < 0) | (flat >= total)
+  if outside.any():
+    place = int(np.argmax(outside))
+    device = names[int(np.searchsorted(offsets, place, 'right')) - 1]
+    raise errors.InputError(
+      'partition',
+      f'row {flat[place]} for device {device}',
+      f'must be in [0, {total - 1}]',
+    )
+  flat = flat.astype(np.int32)
+  flat.setflags(write=False)
+  offsets.setflags(write=False)
+  return flat, offsets
+
+
+def _structure(x: Any) -> Any:
+  """The inputs as an array, or a non-empty tuple or dict of arrays."""
+  if isinstance(x, Mapping) and x:
+    return {key: array(f'x[{key!r}]', leaf) for key, leaf in x.items()}
+  several = isinstance(x, list | tuple) and x
+  if several and all(getattr(leaf, 'shape', ()) for leaf in x):
+    return tuple(array(f'x[{i}]', leaf) for i, leaf in enumerate(x))
+  return array('x', x)
+
+
+def _labels(y: np.ndarray) -> np.ndarray:
+  """Class numbers as int32 [N]."""
+  if y.size == 0:
+    raise errors.InputError('y', 'no labels', 'must hold at least one')
+  if y.ndim == 2 and y.shape[1] == 1:
+    y = y[:, 0]
+  if y.ndim != 1:
+    raise errors.InputError(
+      'y',
+      f'array of shape {list(y.shape)}',
+      'must hold one class number per row; if one-hot, pass y.argmax(axis=1)',
+    )
+  if y.dtype.kind not in 'iu':
+    raise errors.InputError(
+      'y', f'array of {y.dtype}', 'must hold whole numbers: 0, 1, ...'
+    )
+  wrong = (y < 0) | (y > np.iinfo(np.int32).max - 1)
+  if wrong.any():
+    row = int(np.argmax(wrong))
+    raise errors.InputError(
+      'y', f'{y[row]} in row {row}', 'must be a class number: 0, 1, ...'
+    )
+  return y.astype(np.int32, copy=False)
+
+
+def _check_finite(name: str, x: np.ndarray) -> None:
+  """Refuses NaN and infinity, a block of rows at a time."""
+  if x.dtype.kind != 'f':
+    return
+  rows = max(_BLOCK * len(x) // max(x.size, 1), 1)
+  for start in range(0, len(x), rows):
+    block = x[start : start + rows]
+    finite = np.isfinite(block)
+    if not finite.all():
+      row = start + int(np.argmin(finite.reshape(len(block), -1).all(axis=1)))
+      raise errors.InputError(
+        name, f'NaN or infinity in row {row}', 'must hold finite numbers'
+      )

@@ -1,0 +1,213 @@
+"""The federated data set: base arrays held once, and who holds which rows."""
+
+from collections.abc import Iterable, Mapping, Sequence, Sized
+from typing import Any
+
+import numpy as np
+
+from safl_tf import checks, errors
+from safl_tf.data import arrays
+from safl_tf.data import partition as partition_lib
+
+
+class ClientData:
+  """Examples and the devices that hold them; made by the `from_` functions.
+
+  The examples exist once, however many devices share them. Devices cost one
+  int32 per example they hold, so 100,000 devices over MNIST are index lists
+  only. Device k (0-based) is the one named `client_ids[k]`.
+
+  Attributes:
+    x: inputs [N, ...]: an array, or a tuple or dict of arrays for models with
+      several inputs.
+    y: labels, int32 [N].
+    num_classes: labels are in 0..num_classes-1.
+  """
+
+  def __init__(
+    self,
+    x: Any,
+    y: np.ndarray,
+    parts: Sequence[Any],
+    client_ids: Iterable[Any] | None,
+    num_classes: int,
+  ):
+    self.x = x
+    self.y = y
+    self.num_classes = num_classes
+    names = range(len(parts)) if client_ids is None else client_ids
+    self._ids = [str(name) for name in names]
+    self._positions = {name: k for k, name in enumerate(self._ids)}
+    _check_ids(self._ids, self._positions, len(parts))
+    self._flat, self._offsets = arrays.flatten(parts, self._ids, len(y))
+
+  @classmethod
+  def from_arrays(
+    cls,
+    x: Any,
+    y: Any,
+    partition: partition_lib.Partition | Sequence[Any],
+    client_ids: Iterable[Any] | None = None,
+    num_classes: int | None = None,
+  ) -> 'ClientData':
+    """Spreads one data set over devices.
+
+    Args:
+      x: array [N, ...], or a tuple, list or dict of such arrays (a list becomes
+        a tuple). Kept without a copy.
+      y: class numbers, integers [N] or [N, 1].
+      partition: `partition(y, num_classes) -> one index array per device`, as
+        `safl_tf.data.partition` makes them, or the index lists themselves.
+      client_ids: one name per device; '0', '1', ... when None.
+      num_classes: largest label + 1 when None.
+
+    Returns:
+      A `ClientData`.
+    """
+    x, y = arrays.examples(x, y)
+    num_classes = arrays.num_classes(y, num_classes)
+    parts = partition(y, num_classes) if callable(partition) else partition
+    if not isinstance(parts, Sized):
+      raise errors.InputError(
+        'partition', parts, 'must be a function or a list of index lists'
+      )
+    return cls(x, y, parts, client_ids, num_classes)
+
+  @classmethod
+  def from_clients(
+    cls, clients: Mapping[Any, Any], num_classes: int | None = None
+  ) -> 'ClientData':
+    """Joins data sets that are already one per device.
+
+    Args:
+      clients: device name -> `(x, y)` arrays as in `from_arrays`, or an
+        unbatched `tf.data.Dataset` of `(x, y)` pairs with a scalar y, which is
+        read once, here.
+      num_classes: largest label + 1 when None.
+
+    Returns:
+      A `ClientData` with the devices in the mapping's order.
+    """
+    xs: list[Any] = []
+    ys: list[np.ndarray] = []
+    for name, examples in clients.items():
+      try:
+        x, y = arrays.examples(*_read(examples))
+        arrays.check_alike(x, xs[0] if xs else x)
+      except errors.InputError as error:
+        place = f'clients[{name!r}]: {error.argument}'
+        raise errors.InputError(place, error.value, error.allowed) from None
+      xs.append(x)
+      ys.append(y)
+    if not ys:
+      raise errors.InputError('clients', 'none', 'must hold a device')
+    x = arrays.map_leaves(lambda *leaves: np.concatenate(leaves), *xs)
+    y = np.concatenate(ys)
+    ends = np.cumsum([len(y_k) for y_k in ys])
+    parts = np.split(np.arange(len(y), dtype=np.int32), ends[:-1])
+    return cls(x, y, parts, clients, arrays.num_classes(y, num_classes))
+
+  @property
+  def client_ids(self) -> list[str]:
+    """The devices' names."""
+    return list(self._ids)
+
+  @property
+  def num_devices(self) -> int:
+    """n, the number of devices."""
+    return len(self._ids)
+
+  @property
+  def sizes(self) -> np.ndarray:
+    """m_k, how many examples each device holds: int64 [n]."""
+    return np.diff(self._offsets)
+
+  @property
+  def total_examples(self) -> int:
+    """The sum of m_k; an example held by two devices counts twice."""
+    return len(self._flat)
+
+  def indices(self, k: int) -> np.ndarray:
+    """The rows of `x` and `y` that device k holds: int32 [m_k], read-only."""
+    k = checks.integer('k', k, low=0, high=self.num_devices - 1)
+    return self._flat[self._offsets[k] : self._offsets[k + 1]]
+
+  def num_examples(self, client_id: str) -> int:
+    """How many examples the device of this name holds."""
+    return len(self.indices(self._position(client_id)))
+
+  def create_tf_dataset_for_client(self, client_id: str) -> Any:
+    """The device's examples as an unbatched `tf.data.Dataset` of (x, y)."""
+    import tensorflow as tf
+
+    rows = self.indices(self._position(client_id))
+    x = arrays.map_leaves(lambda leaf: leaf[rows], self.x)
+    return tf.data.Dataset.from_tensor_slices((x, self.y[rows]))
+
+  def label_counts(self) -> np.ndarray:
+    """How often device k holds label c: int64 [n, num_classes]."""
+    shape = (self.num_devices, self.num_classes)
+    devices = np.repeat(np.arange(self.num_devices), self.sizes)
+    cells = devices * self.num_classes + self.y[self._flat]
+    counts = np.bincount(cells, minlength=shape[0] * shape[1])
+    return counts.reshape(shape)
+
+  def _position(self, client_id: str) -> int:
+    k = self._positions.get(client_id)
+    if k is None:
+      few = ', '.join(self._ids[:3])
+      raise errors.InputError(
+        'client_id', repr(client_id), f'must be one of client_ids: {few}, ...'
+      )
+    return k
+
+  def __len__(self) -> int:
+    return self.num_devices
+
+  def __repr__(self) -> str:
+    return (
+      f'ClientData({self.num_devices} devices, {self.total_examples} examples '
+      f'of {len(self.y)}, {self.num_classes} classes)'
+    )
+
+
+def _check_ids(
+  ids: list[str], positions: dict[str, int], num_devices: int
+) -> None:
+  """One name per device, each only once."""
+  if num_devices == 0:
+    raise errors.InputError('partition', 'no devices', 'must hold at least one')
+  if len(ids) != num_devices:
+    raise errors.InputError(
+      'client_ids',
+      f'{len(ids)} names',
+      f'must be one for each of the {num_devices} devices',
+    )
+  if len(positions) < len(ids):
+    twice = next(name for k, name in enumerate(ids) if positions[name] != k)
+    raise errors.InputError('client_ids', twice, 'must be there only once')
+
+
+def _read(examples: Any) -> tuple[Any, Any]:
+  """(x, y) as they were given, or stacked from a `tf.data.Dataset`."""
+  if not hasattr(examples, 'as_numpy_iterator'):
+    if not isinstance(examples, tuple | list) or len(examples) != 2:
+      raise errors.InputError(
+        'value', type(examples).__name__, 'must be (x, y) or a tf.data.Dataset'
+      )
+    return examples[0], examples[1]
+  spec = examples.element_spec
+  if not isinstance(spec, tuple) or len(spec) != 2:
+    raise errors.InputError('data set', spec, 'must yield (x, y) pairs')
+  if tuple(spec[1].shape) not in ((), (1,)):
+    raise errors.InputError(
+      'data set',
+      f'y of shape {spec[1].shape}',
+      'must yield single examples with class numbers; unbatch() it first',
+    )
+  pairs = list(examples.as_numpy_iterator())
+  if not pairs:
+    raise errors.InputError('data set', 'no examples', 'must yield some')
+  xs, ys = zip(*pairs, strict=True)
+  stack = lambda *rows: arrays.array('x', rows)
+  return arrays.map_leaves(stack, *xs), np.stack(ys)
