@@ -12,7 +12,7 @@ import json
 import os
 import re
 import zipfile
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 from absl import logging
@@ -106,9 +106,9 @@ class Checkpoints:
       except _CorruptError as error:
         corrupt.append((number, error))
         continue
-      for bad, error in corrupt:
+      for bad, wrong in corrupt:
         logging.warning(
-          'Checkpoint %s; falling back to round %d.', error, number
+          'Checkpoint %s; falling back to round %d.', wrong, number
         )
         self._set_aside(bad)
       return number, arrays, meta
@@ -195,7 +195,8 @@ def _write_arrays(file: BinaryIO, arrays: dict[str, np.ndarray]) -> str:
   itself; here any name will do.
   """
   writer = _HashingWriter(file)
-  with zipfile.ZipFile(writer, 'w', zipfile.ZIP_STORED) as archive:  # type: ignore[arg-type]
+  file = cast(BinaryIO, writer)  # as much of one as zipfile needs
+  with zipfile.ZipFile(file, 'w', zipfile.ZIP_STORED) as archive:
     for name, array in arrays.items():
       with archive.open(f'{name}.npy', 'w', force_zip64=True) as member:
         np.lib.format.write_array(member, array, allow_pickle=False)
