@@ -40,6 +40,8 @@ class ClientData:
     self._positions = {name: k for k, name in enumerate(self._ids)}
     _check_ids(self._ids, self._positions, len(parts))
     self._flat, self._offsets = arrays.flatten(parts, self._ids, len(y))
+    self._sizes = np.diff(self._offsets)
+    self._sizes.setflags(write=False)
 
   @classmethod
   def from_arrays(
@@ -119,8 +121,8 @@ class ClientData:
 
   @property
   def sizes(self) -> np.ndarray:
-    """m_k, how many examples each device holds: int64 [n]."""
-    return np.diff(self._offsets)
+    """m_k, how many examples each device holds: int64 [n], read-only."""
+    return self._sizes
 
   @property
   def total_examples(self) -> int:
