@@ -1,0 +1,1 @@
+"""Programs: flags in, objects made, one call."""

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from safl_tf import checks
+from safl_tf import checks, names
 from safl_tf.rules import fuse as fuse_rules
 from safl_tf.rules import gate as gate_rules
 from safl_tf.rules import mix as mix_rules
@@ -105,6 +105,6 @@ BUILDERS: dict[str, Callable[..., Algorithm]] = {
 
 def build(name: str, **arguments: Any) -> Algorithm:
   """An algorithm by its name; arguments it doesn't take are passed over."""
-  builder = BUILDERS[checks.choice('algorithm', name, BUILDERS)]
-  names = builder.__annotations__
-  return builder(**{k: v for k, v in arguments.items() if k in names})
+  builder = BUILDERS[checks.choice('algorithm', name, names.ALGORITHMS)]
+  known = builder.__annotations__
+  return builder(**{k: v for k, v in arguments.items() if k in known})

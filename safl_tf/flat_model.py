@@ -69,8 +69,16 @@ class FlatModel:
     self._dtypes = dtypes
     built = isinstance(model, keras.Model) and model.built
     self.given = self.read(model) if built else None
-    self.from_logits = not _are_probabilities(self.template(example))
+    self.from_logits = not are_probabilities(self.template(example))
     self._init = self._find_init()
+
+  @property
+  def input_spec(self) -> Any:
+    """The structure of inputs, with a shape and a type for each array."""
+    return keras.tree.map_structure(
+      lambda a: {'shape': list(a.shape[1:]), 'dtype': str(a.dtype)},
+      self._example,
+    )
 
   def make(self) -> keras.Model:
     """A new, built model."""
@@ -222,6 +230,20 @@ class FlatModel:
       return self.read(self.make())
 
 
+def map_spec(function: Callable[[dict[str, Any]], Any], spec: Any) -> Any:
+  """Maps over an `input_spec`, whose leaves are {'shape', 'dtype'}."""
+  if isinstance(spec, dict) and set(spec) == {'shape', 'dtype'}:
+    return function(spec)
+  if isinstance(spec, dict):
+    return {name: map_spec(function, part) for name, part in spec.items()}
+  return [map_spec(function, part) for part in spec]
+
+
+def zeros_like_spec(spec: Any) -> Any:
+  """A batch of two zero inputs."""
+  return map_spec(lambda s: np.zeros((2, *s['shape']), s['dtype']), spec)
+
+
 def _model_fn(model: keras.Model | ModelFn) -> ModelFn:
   """A function that makes models of the same architecture, untrained."""
   if not isinstance(model, keras.Model):
@@ -259,7 +281,8 @@ def _is_float(variable: keras.Variable) -> bool:
   return 'float' in str(variable.dtype)
 
 
-def _are_probabilities(outputs: tf.Tensor) -> bool:
+def are_probabilities(outputs: Any) -> bool:
+  """Whether a model's outputs [N, C] are probabilities, not logits."""
   values = np.asarray(outputs, np.float64)
   if values.ndim != 2:
     return False

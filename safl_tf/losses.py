@@ -4,9 +4,8 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from safl_tf import checks
+from safl_tf import checks, names
 
-NAMES = ('categorical', 'paper')
 _CLIP = 1e-7
 
 # (labels [B] int32, outputs [B, C] float32) -> losses [B]
@@ -22,7 +21,7 @@ def get(name: str, from_logits: bool) -> Loss:
       -Σ_i (y_i ln ŷ_i + (1 - y_i) ln(1 - ŷ_i)).
     from_logits: whether the model's outputs are logits.
   """
-  checks.choice('loss', name, NAMES)
+  checks.choice('loss', name, names.LOSSES)
   if name == 'paper':
     return lambda y, outputs: _two_term(y, probabilities(outputs, from_logits))
   if from_logits:

@@ -11,17 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from safl_tf import checks, errors
-
-NAMES = (
-  'sgd',
-  'momentum',
-  'nesterov',
-  'adagrad',
-  'adam',
-  'adamw',
-  'rmsprop',
-)
+from safl_tf import checks, errors, names
 
 
 def get(
@@ -30,7 +20,7 @@ def get(
   """A Keras optimizer by name, or the one given."""
   if isinstance(optimizer, keras.optimizers.Optimizer):
     return optimizer
-  checks.choice('optimizer', optimizer, NAMES)
+  checks.choice('optimizer', optimizer, names.OPTIMIZERS)
   optimizers = keras.optimizers
   if optimizer == 'momentum':
     return optimizers.SGD(learning_rate, momentum=0.9)

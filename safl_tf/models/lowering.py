@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import keras
 
-from safl_tf import checks
+from safl_tf import checks, names
 from safl_tf.models import folded
 
 # Folding pays where a convolution has few channels; by measurement LeNet-5's
@@ -40,8 +40,6 @@ _COMPILABLE = (
   'ZeroPadding2D',
 )
 
-JIT_CHOICES = ('auto', 'true', 'false')
-
 
 class Lowered(NamedTuple):
   """A model with the same variables and outputs, and whether to compile it."""
@@ -63,7 +61,7 @@ def lower(
   Returns:
     The model itself or its folded twin, and whether XLA compiles it.
   """
-  checks.choice('jit_compile', jit_compile, JIT_CHOICES)
+  checks.choice('jit_compile', jit_compile, names.JIT_COMPILES)
   jit = jit_compile == 'true'
   twin = None if on_gpu else fold(model, 'matmul' if jit else 'conv')
   if jit_compile != 'auto':

@@ -5,10 +5,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from safl_tf import checks
+from safl_tf import checks, names
 from safl_tf.rules import draw
-
-GRANULARITIES = ('element', 'model')
 
 
 class Mixed(NamedTuple):
@@ -60,7 +58,7 @@ def anneal(
   """
   checks.real('epsilon', epsilon, 0, 1)
   checks.real('temperature', temperature, 0, open_low=True)
-  checks.choice('mix_granularity', granularity, GRANULARITIES)
+  checks.choice('mix_granularity', granularity, names.MIX_GRANULARITIES)
 
   def mix(
     seed: tf.Tensor, t: tf.Tensor, z_bar: tf.Tensor, z: tf.Tensor

@@ -1,0 +1,287 @@
+"""The paper's loop: `initialize`, `next`, and what passes between them."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from safl_tf import (
+  algorithms,
+  checks,
+  devices,
+  errors,
+  executors,
+  flat_model,
+  local,
+  names,
+  seeds,
+  store,
+)
+from safl_tf.data import client_data
+from safl_tf.models import lowering
+from safl_tf.rules import fuse as fuse_rules
+
+
+class FederatedState(NamedTuple):
+  """Everything a run is after t rounds.
+
+  Attributes:
+    seed: of all draws.
+    t: rounds done.
+    z_bar: the server's model [P], None before anything was received.
+    devices: the devices' own models.
+    memory: what the fusion remembers.
+  """
+
+  seed: int
+  t: int
+  z_bar: np.ndarray | None
+  devices: store.DeviceStore
+  memory: dict[str, np.ndarray]
+
+
+class RoundMetrics(NamedTuple):
+  """What happened in a round; lists have an entry for each selected device.
+
+  Attributes:
+    t: the round.
+    ids: S_t.
+    sent: whether each device's update was used.
+    dropped: devices whose update was not finite.
+    q: upload probabilities.
+    delta: accuracy gaps Δ.
+    p: probability that an element is kept local, averaged over devices.
+    kept_local: measured share of elements kept local.
+    train_loss: mean over devices.
+    bytes_up: uploaded by devices.
+    bytes_down: sent to devices.
+  """
+
+  t: int
+  ids: np.ndarray
+  sent: np.ndarray
+  dropped: np.ndarray
+  q: np.ndarray
+  delta: np.ndarray
+  p: float
+  kept_local: float
+  train_loss: float
+  bytes_up: int
+  bytes_down: int
+
+
+class FederatedProcess:
+  """Federated training of a Keras model, one round at a time.
+
+    process = FederatedProcess(model_fn, clients, build_safl())
+    state = process.initialize(seed=0)
+    for _ in range(30):
+      state, metrics = process.next(state)
+    weights = process.get_model_weights(state)
+
+  A state is a value: `next` of the same state gives the same result.
+
+  Args:
+    model: a function that returns a new Keras model, or a Keras model.
+    clients: the devices' data.
+    algorithm: the four rules; SAFL by default.
+    config: how a device trains.
+    init: 'per_device' gives each device an initial model of its own, as in the
+      paper; 'shared' gives all the same: the weights of `model` if it is a
+      model, one random draw if it is a function.
+    executor: a name of `executors.EXECUTORS`, or 'auto'.
+    jit_compile: 'auto', 'true' or 'false': whether XLA compiles local training.
+    device: 'auto', 'cpu', 'gpu' or a TensorFlow device such as 'gpu:1'.
+  """
+
+  def __init__(
+    self,
+    model: keras.Model | flat_model.ModelFn,
+    clients: client_data.ClientData,
+    algorithm: algorithms.Algorithm | None = None,
+    config: local.LocalConfig | None = None,
+    init: str = 'per_device',
+    executor: str = 'auto',
+    jit_compile: str = 'auto',
+    device: str = 'auto',
+  ):
+    self.clients = clients
+    self.algorithm = algorithm or algorithms.build_safl()
+    self.config = config or local.LocalConfig()
+    self._shared = checks.choice('init', init, names.INITS) == 'shared'
+    self.device = devices.find(device)
+    on_gpu = 'GPU' in self.device
+    self.algorithm.select(0, 1, clients.num_devices)  # refuses s > n now
+    with tf.device(self.device):
+      self.model = _flat_model(model, clients)
+      lowered = lowering.lower(self.model.template, jit_compile, on_gpu)
+      self.model.lower(lowered.model)
+      self.jit_compile = lowered.jit_compile
+      self._local_update = local.LocalUpdate(
+        self.model,
+        self.algorithm,
+        self.config,
+        clients.x,
+        clients.y,
+        self.jit_compile,
+      )
+    self._executor = executors.get(executor, on_gpu)
+    self._max_steps = int(self.config.steps(clients.sizes.max()))
+
+  def initialize(self, seed: int = 0) -> FederatedState:
+    """The state before the first round: no z̄, every device untrained."""
+    checks.integer('seed', seed, low=0)
+    return FederatedState(
+      seed=seed,
+      t=0,
+      z_bar=None,
+      devices=store.DeviceStore(self._initial_model(seed)),
+      memory=self.algorithm.fuse.init(self.model.size),
+    )
+
+  def next(
+    self, state: FederatedState
+  ) -> tuple[FederatedState, RoundMetrics]:
+    """One communication round, Algorithms 1 and 2."""
+    t = state.t + 1
+    ids = self.algorithm.select(state.seed, t, self.clients.num_devices)
+    updates = [  # on each device of S_t: mix, E epochs, gate
+      local.Update(*map(np.asarray, update))
+      for update in self._executor(
+        self._on_device, lambda k: self._task(state, t, k), ids
+      )
+    ]
+    finite = np.array([update.finite for update in updates])
+    sent = finite & np.array([update.sent for update in updates])
+    z = [update.z for update in updates]
+    own = {int(k): z[i] for i, k in enumerate(ids) if finite[i]}
+    z_bar, memory = state.z_bar, state.memory
+    if sent.any():  # else z̄ stays as it is
+      received = fuse_rules.Updates(
+        t=t,
+        ids=ids[sent],
+        z=[z[i] for i in np.flatnonzero(sent)],
+        m=self.clients.sizes[ids[sent]],
+      )
+      z_bar, memory = self.algorithm.fuse.apply(memory, received, z_bar)
+    new_state = FederatedState(
+      state.seed, t, z_bar, state.devices.updated(own), memory
+    )
+    return new_state, self._metrics(state, t, ids, sent, finite, updates)
+
+  def get_model_weights(self, state: FederatedState) -> list[np.ndarray]:
+    """The server's model as `keras.Model.get_weights` lists it."""
+    return self.get_model(state).get_weights()
+
+  def get_model(self, state: FederatedState) -> keras.Model:
+    """The server's model as a new, plain Keras model."""
+    if state.z_bar is None:
+      raise ValueError('there is no global model before the first upload')
+    return self.model.to_model(state.z_bar)
+
+  @property
+  def num_traces(self) -> int:
+    """How often the device's round was traced."""
+    return self._local_update.num_traces
+
+  def _initial_model(self, seed: int) -> Callable[[int], np.ndarray]:
+    if not self._shared:
+      return lambda k: self.model.init(
+        seeds.pair(seed, seeds.Role.INIT, k + 1)
+      )
+    z = self.model.given
+    if z is None:
+      z = self.model.init(seeds.pair(seed, seeds.Role.INIT, 0))
+    return lambda k: z
+
+  def _task(self, state: FederatedState, t: int, k: int) -> local.Task:
+    k = int(k)
+    roles = (seeds.Role.MIX, seeds.Role.GATE, seeds.Role.MODEL)
+    z = state.devices[k]
+    return local.Task(
+      z_bar=z if state.z_bar is None else state.z_bar,
+      has_global=state.z_bar is not None,
+      z=z,
+      seeds=np.stack([seeds.pair(state.seed, role, t, k) for role in roles]),
+      clock=self.config.clock(t, int(self.clients.sizes[k])),
+      plan=local.plan_batches(
+        self.clients.indices(k),
+        self.config,
+        self._max_steps,
+        seeds.generator(state.seed, seeds.Role.BATCHES, t, k),
+      ),
+    )
+
+  def _on_device(self, task: local.Task) -> local.Update:
+    with tf.device(self.device):
+      return self._local_update(task)
+
+  def _metrics(
+    self,
+    state: FederatedState,
+    t: int,
+    ids: np.ndarray,
+    sent: np.ndarray,
+    finite: np.ndarray,
+    updates: list[local.Update],
+  ) -> RoundMetrics:
+    def column(name: str) -> np.ndarray:
+      return np.array([getattr(update, name) for update in updates])
+
+    dropped = ids[~finite]
+    if len(dropped):
+      names = ', '.join(self.clients.client_ids[k] for k in dropped[:5])
+      more = f' and {len(dropped) - 5} more' if len(dropped) > 5 else ''
+      logging.warning(
+        'round %d: update not finite, dropped: device %s%s', t, names, more
+      )
+    bytes_per_model = self.model.size * np.dtype(self.model.dtype).itemsize
+    down = 0 if state.z_bar is None else len(ids)
+    losses = column('train_loss')[finite]
+    return RoundMetrics(
+      t=t,
+      ids=ids,
+      sent=sent,
+      dropped=dropped,
+      q=column('q'),
+      delta=column('delta'),
+      p=float(column('p').mean(dtype=np.float64)),
+      kept_local=float(column('kept_local').mean(dtype=np.float64)),
+      train_loss=float(losses.mean(dtype=np.float64)) if len(losses) else np.nan,
+      bytes_up=int(sent.sum()) * bytes_per_model,
+      bytes_down=down * bytes_per_model,
+    )
+
+
+def _flat_model(
+  model: keras.Model | flat_model.ModelFn, clients: client_data.ClientData
+) -> flat_model.FlatModel:
+  """The model, checked to take the data and to fit the labels."""
+  example = tf.nest.map_structure(lambda a: a[:2], clients.x)
+  try:
+    flat = flat_model.FlatModel(model, example)
+    outputs = flat.template(example)
+  except errors.InputError:
+    raise
+  except Exception as error:
+    first_line = str(error).strip().split('\n')[0]
+    shapes = tf.nest.map_structure(lambda a: tuple(a.shape[1:]), example)
+    raise errors.InputError(
+      'model',
+      getattr(model, 'name', getattr(model, '__name__', 'given')),
+      f'does not take inputs of shape {shapes} ({first_line})',
+    ) from error
+  shape = getattr(outputs, 'shape', None)
+  if shape is None or len(shape) != 2 or shape[1] < clients.num_classes:
+    raise errors.InputError(
+      'model',
+      flat.template.name,
+      f'its outputs have shape {shape}, but {clients.num_classes} classes need'
+      f' (batch, {clients.num_classes})',
+    )
+  if not flat.template.trainable_variables:
+    raise errors.InputError('model', flat.template.name, 'has nothing to train')
+  return flat

@@ -1,0 +1,218 @@
+"""One folder per run: what was asked, what happened, and how to go on."""
+
+import json
+import os
+import pathlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+
+from safl_tf import checkpoints, errors, files, flat_model, process, records
+
+Row = dict[str, Any]
+
+# Flags that say how long to go on and what to keep, not what is computed.
+_FREE = frozenset(
+  {
+    'checkpoint_every',
+    'data_dir',
+    'experiment',
+    'export',
+    'keep_checkpoints',
+    'output_dir',
+    'rounds',
+    'stop_at_accuracy',
+  }
+)
+
+
+class RunFolder:
+  """Reads and writes a run's folder.
+
+  Args:
+    path: the folder; it is made if it doesn't exist.
+    flags: what defines the run, as JSON values. A folder made with other
+      values is refused.
+    keep_checkpoints: how many checkpoints to keep.
+  """
+
+  def __init__(
+    self,
+    path: str | pathlib.Path,
+    flags: Mapping[str, Any],
+    keep_checkpoints: int = 2,
+  ):
+    self.path = pathlib.Path(path)
+    self._flags = dict(flags)
+    self._checkpoints = checkpoints.Checkpoints(
+      self.path / 'checkpoints', keep_checkpoints
+    )
+    self._log = records.MetricsLog(self.path)
+
+  def check(self) -> None:
+    """Refuses a folder that can't be written or was made with other flags."""
+    existing = next(p for p in (self.path, *self.path.parents) if p.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+      raise errors.InputError(
+        'output_dir', self.path, f'{existing} is not a folder one can write to'
+      )
+    hparams = records.read_hparams(self.path)
+    if hparams is None:
+      if self._checkpoints.rounds():
+        raise errors.InputError(
+          'experiment', self.path, 'has checkpoints but no hparams.json'
+        )
+      return
+    changed = records.differing(hparams['flags'], self._flags, ignore=_FREE)
+    if changed:
+      told = '; '.join(
+        f'--{name} was {was}, is {now}'
+        for name, (was, now) in sorted(changed.items())
+      )
+      raise errors.InputError(
+        'experiment',
+        self.path,
+        f'this folder was made with other flags ({told}); '
+        'choose another --experiment or the same flags',
+      )
+
+  @contextmanager
+  def opened(self) -> Iterator[None]:
+    """Makes the folder and keeps other processes out of it."""
+    self.check()
+    self.path.mkdir(parents=True, exist_ok=True)
+    with files.run_lock(self.path):
+      if not (self.path / 'hparams.json').exists():
+        records.write_hparams(self.path, self._flags)
+      try:
+        yield
+      finally:
+        self._log.close()
+
+  def restore(
+    self, start: process.FederatedState
+  ) -> tuple[process.FederatedState, list[Row]]:
+    """The newest state that can be read, or `start`; and its history."""
+    found = self._checkpoints.restore_latest()
+    if found is None:
+      state, history = start, []
+    else:
+      _, arrays, meta = found
+      state, history = from_arrays(start, arrays, meta), meta['history']
+    self._log.start(history)
+    return state, history
+
+  def append(self, row: Row) -> None:
+    """Writes a round's row to metrics.csv and the TensorBoard log."""
+    self._log.append(row)
+
+  def save(
+    self, state: process.FederatedState, history: list[Row]
+  ) -> None:
+    """Writes a checkpoint."""
+    self._checkpoints.save(state.t, *to_arrays(state, history))
+
+
+def to_arrays(
+  state: process.FederatedState, history: list[Row]
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+  """What a checkpoint holds of a state."""
+  arrays = state.devices.to_arrays()
+  if state.z_bar is not None:
+    arrays['z_bar'] = state.z_bar
+  for name, value in state.memory.items():
+    arrays[f'memory/{name}'] = value
+  meta = {'seed': state.seed, 't': state.t, 'history': history}
+  return arrays, meta
+
+
+def from_arrays(
+  start: process.FederatedState,
+  arrays: Mapping[str, np.ndarray],
+  meta: Mapping[str, Any],
+) -> process.FederatedState:
+  """The state of a checkpoint; `start` is the same run's state 0."""
+  prefix = 'memory/'
+  return process.FederatedState(
+    seed=meta['seed'],
+    t=meta['t'],
+    z_bar=arrays.get('z_bar'),
+    devices=start.devices.from_arrays(arrays),
+    memory={
+      name.removeprefix(prefix): value
+      for name, value in arrays.items()
+      if name.startswith(prefix)
+    },
+  )
+
+
+def write_model(
+  path: pathlib.Path, model: flat_model.FlatModel, class_names: list[str]
+) -> None:
+  """Writes model.json: the architecture, and what its inputs and outputs are."""
+  config = keras.saving.serialize_keras_object(model.template)
+  config.pop('compile_config', None)
+  files.write_json(
+    path / 'model.json',
+    {
+      'model': config,
+      'from_logits': model.from_logits,
+      'inputs': model.input_spec,
+      'class_names': class_names,
+    },
+  )
+
+
+class LoadedRun(NamedTuple):
+  """A run's newest global model, and how to use it.
+
+  Attributes:
+    model: a plain Keras model.
+    input_spec: what it takes, see `flat_model.FlatModel.input_spec`.
+    from_logits: whether its outputs are logits.
+    class_names: what its outputs mean.
+    round_number: the round it is of.
+  """
+
+  model: keras.Model
+  input_spec: Any
+  from_logits: bool
+  class_names: list[str]
+  round_number: int
+
+
+def load(path: str | pathlib.Path, argument: str = 'run') -> LoadedRun:
+  """Reads the global model back from a run's folder.
+
+  Args:
+    path: the folder.
+    argument: what to call it in an error.
+  """
+  path = pathlib.Path(path)
+  if not is_run(path):
+    raise errors.InputError(
+      argument, path, 'is not the folder of a run (it has no model.json)'
+    )
+  described = json.loads((path / 'model.json').read_text())
+  found = checkpoints.Checkpoints(path / 'checkpoints').restore_latest()
+  if found is None or 'z_bar' not in found[1]:
+    raise errors.InputError(argument, path, 'has no global model yet')
+  round_number, arrays, _ = found
+  example = flat_model.zeros_like_spec(described['inputs'])
+  model = keras.saving.deserialize_keras_object(described['model'])
+  flat = flat_model.FlatModel(model, example)
+  return LoadedRun(
+    model=flat.to_model(arrays['z_bar']),
+    input_spec=described['inputs'],
+    from_logits=described['from_logits'],
+    class_names=described['class_names'],
+    round_number=round_number,
+  )
+
+
+def is_run(path: str | pathlib.Path) -> bool:
+  """Whether a folder is a run's."""
+  return (pathlib.Path(path) / 'model.json').is_file()

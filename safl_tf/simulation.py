@@ -1,0 +1,297 @@
+"""A whole training: rounds, evaluation, records, checkpoints, progress."""
+
+import contextlib
+import dataclasses
+import pathlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+import tqdm
+from absl import logging
+
+from safl_tf import (
+  algorithms,
+  checks,
+  evaluation,
+  flat_model,
+  local,
+  process,
+  records,
+  run_folder,
+)
+from safl_tf.data import arrays, client_data
+
+Row = dict[str, Any]
+Evaluate = Callable[[np.ndarray], evaluation.Scores | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+  """How long a run goes on and what is done on the way.
+
+  Attributes:
+    rounds: T.
+    eval_every: rounds between evaluations; the last round always is one.
+    checkpoint_every: rounds between checkpoints; so is the last.
+    stop_at_accuracy: stop at the first evaluation that reaches it, in [0, 1].
+  """
+
+  rounds: int = 30
+  eval_every: int = 1
+  checkpoint_every: int = 5
+  stop_at_accuracy: float | None = None
+
+  def __post_init__(self) -> None:
+    checks.integer('rounds', self.rounds, low=1)
+    checks.integer('eval_every', self.eval_every, low=1)
+    checks.integer('checkpoint_every', self.checkpoint_every, low=1)
+    if self.stop_at_accuracy is not None:
+      checks.real('stop_at_accuracy', self.stop_at_accuracy, 0, 1)
+
+  def evaluates(self, t: int) -> bool:
+    """Whether round t is evaluated."""
+    return t % self.eval_every == 0 or t == self.rounds
+
+  def done(self, t: int, history: list[Row]) -> bool:
+    """Whether a run ends after round t."""
+    if t >= self.rounds:
+      return True
+    if self.stop_at_accuracy is None:
+      return False
+    reached = [row['test_accuracy'] for row in history]
+    return any(a is not None and a >= self.stop_at_accuracy for a in reached)
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+  """What a training gave.
+
+  Attributes:
+    model: a plain Keras model with the global weights.
+    history: the rows of metrics.csv.
+    state: the final state, from which `process.next` would go on.
+    process: the process that made it.
+  """
+
+  model: keras.Model
+  history: list[Row]
+  state: process.FederatedState
+  process: process.FederatedProcess
+
+
+def train(
+  model: keras.Model | flat_model.ModelFn,
+  clients: client_data.ClientData,
+  algorithm: algorithms.Algorithm | None = None,
+  *,
+  test_data: tuple[Any, Any] | None = None,
+  rounds: int = 30,
+  seed: int = 0,
+  config: local.LocalConfig | None = None,
+  init: str = 'per_device',
+  executor: str = 'auto',
+  jit_compile: str = 'auto',
+  device: str = 'auto',
+  eval_every: int = 1,
+  checkpoint_every: int = 5,
+  keep_checkpoints: int = 2,
+  stop_at_accuracy: float | None = None,
+  output_dir: str | pathlib.Path | None = None,
+  progress: bool | None = None,
+) -> Result:
+  """Trains a Keras model over the devices' data.
+
+  Args:
+    model: a function that returns a new Keras classification model, or a model.
+    clients: the devices' data.
+    algorithm: SAFL by default.
+    test_data: (x, y) to evaluate the global model on.
+    rounds: T.
+    seed: of all draws; the same seed gives the same bits.
+    config: how a device trains; the paper's settings by default.
+    init: 'per_device' or 'shared', see `process.FederatedProcess`.
+    executor: 'auto', 'serial' or 'threads'.
+    jit_compile: 'auto', 'true' or 'false'.
+    device: 'auto', 'cpu', 'gpu', 'gpu:1', ...
+    eval_every: rounds between evaluations.
+    checkpoint_every: rounds between checkpoints, if there is an output_dir.
+    keep_checkpoints: how many checkpoints to keep.
+    stop_at_accuracy: stop when the test accuracy reaches it.
+    output_dir: a folder for metrics, logs and checkpoints. Calling again with
+      the same arguments goes on from the newest checkpoint.
+    progress: whether to show a progress bar; by default if on a terminal.
+
+  Returns:
+    The model, the history and the final state.
+  """
+  schedule = Schedule(rounds, eval_every, checkpoint_every, stop_at_accuracy)
+  trainer = process.FederatedProcess(
+    model,
+    clients,
+    algorithm,
+    config,
+    init=init,
+    executor=executor,
+    jit_compile=jit_compile,
+    device=device,
+  )
+  folder = None
+  if output_dir is not None:
+    flags = {
+      'seed': seed,
+      'init': init,
+      'eval_every': eval_every,
+      'num_devices': clients.num_devices,
+      'parameters': trainer.model.size,
+      **{k: str(v) for k, v in dataclasses.asdict(trainer.config).items()},
+    }
+    folder = run_folder.RunFolder(output_dir, flags, keep_checkpoints)
+  return run(trainer, schedule, seed, test_data, folder, progress)
+
+
+def run(
+  trainer: process.FederatedProcess,
+  schedule: Schedule,
+  seed: int = 0,
+  test_data: tuple[Any, Any] | None = None,
+  folder: run_folder.RunFolder | None = None,
+  progress: bool | None = None,
+) -> Result:
+  """Runs a process to its end, from where its folder says it stopped."""
+  evaluate = _build_evaluate(trainer, test_data)
+  state = trainer.initialize(seed)
+  history: list[Row] = []
+  if folder is None:
+    state, history = _loop(
+      trainer, schedule, evaluate, state, history, None, progress
+    )
+  else:
+    with folder.opened():
+      state, history = folder.restore(state)
+      if state.t:
+        logging.info('resuming %s after round %d', folder.path, state.t)
+      state, history = _loop(
+        trainer, schedule, evaluate, state, history, folder, progress
+      )
+  return Result(trainer.get_model(state), history, state, trainer)
+
+
+def _loop(
+  trainer: process.FederatedProcess,
+  schedule: Schedule,
+  evaluate: Evaluate,
+  state: process.FederatedState,
+  history: list[Row],
+  folder: run_folder.RunFolder | None,
+  progress: bool | None,
+) -> tuple[process.FederatedState, list[Row]]:
+  with _bar(schedule.rounds, state.t, progress) as bar:
+    while not schedule.done(state.t, history):
+      start = time.perf_counter()
+      state, metrics = trainer.next(state)
+      seconds = time.perf_counter() - start
+      scores = None
+      if schedule.evaluates(state.t) and state.z_bar is not None:
+        scores = evaluate(state.z_bar)
+      row = _row(metrics, scores, history, seconds)
+      history.append(row)
+      if folder is not None:
+        folder.append(row)
+        last = schedule.done(state.t, history)
+        if last or state.t % schedule.checkpoint_every == 0:
+          folder.save(state, history)
+      bar(row)
+  return state, history
+
+
+def _build_evaluate(
+  trainer: process.FederatedProcess, test_data: tuple[Any, Any] | None
+) -> Evaluate:
+  """z̄ -> scores on the test data."""
+  if test_data is None:
+    return lambda z_bar: None
+  x, y = arrays.examples(*test_data)
+  arrays.num_classes(y, trainer.clients.num_classes)
+  with tf.device(trainer.device):
+    predict = evaluation.build_predict(trainer.model, x, trainer.jit_compile)
+
+  def evaluate(z_bar: np.ndarray) -> evaluation.Scores:
+    with tf.device(trainer.device):
+      outputs = predict(z_bar)
+    return evaluation.score(
+      outputs, y, trainer.config.loss, trainer.model.from_logits
+    )
+
+  return evaluate
+
+
+def _row(
+  metrics: process.RoundMetrics,
+  scores: evaluation.Scores | None,
+  history: list[Row],
+  seconds: float,
+) -> Row:
+  """A line of metrics.csv."""
+  before = history[-1] if history else {}
+  gated = bool((metrics.q < 1).any())
+  total = {
+    name: before.get(f'total_{name}', 0) + getattr(metrics, name)
+    for name in ('bytes_up', 'bytes_down')
+  }
+  return {
+    'round': metrics.t,
+    'test_accuracy': scores and scores.accuracy,
+    'test_top5_accuracy': scores and scores.top5_accuracy,
+    'test_loss': scores and scores.loss,
+    'train_loss': metrics.train_loss,
+    'p': metrics.p,
+    'kept_local': metrics.kept_local,
+    'selected': len(metrics.ids),
+    'uploaded': int(metrics.sent.sum()),
+    'dropped': len(metrics.dropped),
+    'bytes_up': metrics.bytes_up,
+    'bytes_down': metrics.bytes_down,
+    'total_bytes_up': total['bytes_up'],
+    'total_bytes_down': total['bytes_down'],
+    'delta_p50': float(np.percentile(metrics.delta, 50)) if gated else None,
+    'delta_p90': float(np.percentile(metrics.delta, 90)) if gated else None,
+    'q_p10': float(np.percentile(metrics.q, 10)) if gated else None,
+    'q_p50': float(np.percentile(metrics.q, 50)) if gated else None,
+    'seconds': seconds,
+    'rss_mb': records.rss_mb(),
+  }
+
+
+@contextlib.contextmanager
+def _bar(
+  rounds: int, done: int, progress: bool | None
+) -> Iterator[Callable[[Row], None]]:
+  """A progress bar on a terminal; elsewhere about ten lines in the log."""
+  disable = None if progress is None else not progress
+  every = max(1, rounds // 10)
+  with tqdm.tqdm(
+    total=rounds, initial=done, unit='round', disable=disable
+  ) as bar:
+
+    def advance(row: Row) -> None:
+      told = {
+        'accuracy': _told(row['test_accuracy'], '.1%'),
+        'loss': _told(row['test_loss'], '.3f'),
+        'p': _told(row['p'], '.3f'),
+        'uploads': f'{row["uploaded"]}/{row["selected"]}',
+      }
+      bar.set_postfix(told, refresh=False)
+      bar.update()
+      if bar.disable and progress is None and row['round'] % every == 0:
+        words = ', '.join(f'{name} {value}' for name, value in told.items())
+        logging.info('round %d of %d: %s', row['round'], rounds, words)
+
+    yield advance
+
+
+def _told(value: float | None, form: str) -> str:
+  return '-' if value is None else format(value, form)
