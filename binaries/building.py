@@ -59,8 +59,9 @@ def _model(
   if name.endswith('.keras'):
     if precision != 'none':
       raise errors.InputError(
-        'mixed_precision', precision, 'is for built-in models; a .keras file '
-        'has its own'
+        'mixed_precision',
+        precision,
+        'is for built-in models; a .keras file has its own',
       )
     return load_keras(name)
   checks.choice('model', name, names.MODELS)
@@ -94,7 +95,9 @@ def load_outputs(path: str, x: Any) -> tuple[Any, bool]:
   if (folder / 'saved_model.pb').is_file():
     signatures = tf.saved_model.load(path).signatures
     serve = signatures['serving_default']
-    return _predict(path, lambda batch: next(iter(serve(batch).values())), x), False
+    return _predict(
+      path, lambda batch: next(iter(serve(batch).values())), x
+    ), False
   if folder.is_dir():
     raise errors.InputError(
       'model', path, 'is neither a run (no model.json) nor a SavedModel'

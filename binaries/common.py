@@ -16,7 +16,7 @@ flags.disclaim_key_flags()
 
 # What Python says of a number it can't read, in a user's words.
 _PLAIN = (
-  (re.compile(r"invalid literal for int\(\).*"), 'must be a whole number'),
+  (re.compile(r'invalid literal for int\(\).*'), 'must be a whole number'),
   (re.compile(r'could not convert string to float.*'), 'must be a number'),
 )
 
@@ -74,9 +74,7 @@ def integer(name: str, default: int | None, text: str, **bounds: Any) -> None:
   _validate(name, lambda value: checks.integer(name, value, **bounds))
 
 
-def choice(
-  name: str, default: str, allowed: Sequence[str], text: str
-) -> None:
+def choice(name: str, default: str, allowed: Sequence[str], text: str) -> None:
   """Defines a flag for one of some names, checked by `checks.choice`."""
   flags.DEFINE_string(name, default, f'{text} One of {", ".join(allowed)}.')
   _validate(name, lambda value: checks.choice(name, value, allowed))
@@ -104,6 +102,17 @@ def quiet() -> Iterator[None]:
     os.dup2(kept, 2)
     os.close(kept)
     os.close(null)
+
+
+@contextlib.contextmanager
+def only_errors() -> Iterator[None]:
+  """Lets only errors into the log, while TensorFlow talks of its files."""
+  before = logging.get_verbosity()
+  logging.set_verbosity(logging.ERROR)
+  try:
+    yield
+  finally:
+    logging.set_verbosity(before)
 
 
 def start_tensorflow() -> None:

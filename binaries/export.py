@@ -17,13 +17,14 @@ def main() -> None:
   loaded = run_folder.load(run)
   output = flags.FLAGS.output or pathlib.Path(run) / 'export'
   try:
-    paths = export.export(
-      loaded.model,
-      output,
-      loaded.input_spec,
-      loaded.from_logits,
-      flags.FLAGS.format,
-    )
+    with common.only_errors():
+      paths = export.export(
+        loaded.model,
+        output,
+        loaded.input_spec,
+        loaded.from_logits,
+        flags.FLAGS.format,
+      )
   except export.ExportError as error:
     sys.exit(f'safl-export: {error}')
   print(f'global model of round {loaded.round_number}, verified:')

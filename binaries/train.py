@@ -41,13 +41,14 @@ def main() -> None:
     dataset.class_names,
     title,
   )
-  export.export(
-    result.model,
-    path / 'export',
-    trainer.model.input_spec,
-    trainer.model.from_logits,
-    values['export'],
-  )
+  with common.only_errors():
+    export.export(
+      result.model,
+      path / 'export',
+      trainer.model.input_spec,
+      trainer.model.from_logits,
+      values['export'],
+    )
   _summarise(result.history, path, time.perf_counter() - start)
 
 

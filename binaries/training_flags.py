@@ -24,9 +24,7 @@ FLAGS = flags.FLAGS
 _SAMPLE_SIZES = {'num_devices': 20, 'mean_examples': 200.0, 'rounds': 60}
 _PAPER_SIZES = {'num_devices': 80, 'mean_examples': 600.0, 'rounds': 100}
 
-common.choice(
-  'algorithm', 'safl', names.ALGORITHMS, 'The federated algorithm.'
-)
+common.choice('algorithm', 'safl', names.ALGORITHMS, 'The federated algorithm.')
 common.choice(
   'dataset', 'mnist_sample', names.DATASETS, 'The data, all but the first TFDS.'
 )
@@ -50,7 +48,11 @@ common.integer(
   low=1,
 )
 common.real(
-  'fraction', 1.0, '[R] Share of devices in a round.', low=0, high=1,
+  'fraction',
+  1.0,
+  '[R] Share of devices in a round.',
+  low=0,
+  high=1,
   open_low=True,
 )
 common.integer(
@@ -84,14 +86,18 @@ common.choice(
 )
 
 common.real(
-  'epsilon', 0.3, '[eps] Weight of the global model in an element that is '
-  'kept local.', low=0, high=1,
+  'epsilon',
+  0.3,
+  '[eps] Weight of the global model in an element that is kept local.',
+  low=0,
+  high=1,
 )
-common.real(
-  'temperature', 80.0, '[L] of p = exp(-t/L).', low=0, open_low=True
-)
+common.real('temperature', 80.0, '[L] of p = exp(-t/L).', low=0, open_low=True)
 common.choice(
-  'anneal_clock', 'round', names.ANNEAL_CLOCKS, 'What t in p = exp(-t/L) counts.'
+  'anneal_clock',
+  'round',
+  names.ANNEAL_CLOCKS,
+  'What t in p = exp(-t/L) counts.',
 )
 common.choice(
   'mix_granularity',
@@ -100,19 +106,24 @@ common.choice(
   'Whether u is drawn for every element or once for the model.',
 )
 common.real(
-  'nu', 0.15, '[nu] of q = exp(-Delta/nu), in extended_safl.', low=0,
+  'nu',
+  0.15,
+  '[nu] of q = exp(-Delta/nu), in extended_safl.',
+  low=0,
   open_low=True,
 )
 
 common.choice(
-  'partition', 'labels', names.PARTITIONS, "How devices get data: the paper's, "
-  'with few labels each, or all alike.',
+  'partition',
+  'labels',
+  names.PARTITIONS,
+  "How devices get data: the paper's, with few labels each, or all alike.",
 )
 common.integer('max_labels', 7, 'Most labels on a device.', low=1)
 common.real(
   'mean_examples',
   None,
-  '[m] Mean size of the devices\' data; 200 for mnist_sample, else 600.',
+  "[m] Mean size of the devices' data; 200 for mnist_sample, else 600.",
   low=0,
   open_low=True,
 )

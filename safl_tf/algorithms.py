@@ -31,9 +31,7 @@ class Algorithm:
   )
   mix: mix_rules.Mix = dataclasses.field(default_factory=mix_rules.replace)
   gate: gate_rules.Gate = dataclasses.field(default_factory=gate_rules.always)
-  fuse: fuse_rules.Fuse = dataclasses.field(
-    default_factory=fuse_rules.by_size
-  )
+  fuse: fuse_rules.Fuse = dataclasses.field(default_factory=fuse_rules.by_size)
 
 
 def build_fed_avg(

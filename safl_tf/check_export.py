@@ -6,6 +6,7 @@ Run as a script by `safl_tf.export`; it must not import the package.
 import json
 import pathlib
 import sys
+from typing import Any
 
 
 def main(folder: pathlib.Path) -> None:
@@ -27,12 +28,12 @@ def main(folder: pathlib.Path) -> None:
       wanted = 'probabilities'
     for b, structure in enumerate(request['batches']):
       count = structure if isinstance(structure, int) else len(structure)
+      given: Any
       inputs = [arrays[f'{b}/input/{i}'] for i in range(count)]
       if name.endswith('.keras'):
+        given = inputs[0] if count == 1 else inputs
         if not isinstance(structure, int):
           given = dict(zip(sorted(structure), inputs, strict=True))
-        else:
-          given = inputs[0] if count == 1 else inputs
         outputs = np.asarray(model(given, training=False), np.float32)
       else:
         keys = sorted(model.structured_input_signature[1])

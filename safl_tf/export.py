@@ -4,6 +4,7 @@ An export counts only once a fresh process, without this package, has loaded it
 and predicted the same.
 """
 
+import functools
 import json
 import os
 import pathlib
@@ -107,7 +108,9 @@ def _check(
   }
   arrays = {}
   for b, size in enumerate((1, 7)):
-    inputs = flat_model.map_spec(lambda s, n=size: _random_inputs(s, n), input_spec)
+    inputs = flat_model.map_spec(
+      functools.partial(_random_inputs, batch=size), input_spec
+    )
     outputs = tf.cast(model(inputs, training=False), tf.float32)
     leaves = keras.tree.flatten(inputs)
     for i, leaf in enumerate(leaves):

@@ -109,7 +109,7 @@ class FlatModel:
     return model
 
   def read(self, model: keras.Model) -> np.ndarray:
-    """z of a Keras model of this architecture."""
+    """Z of a Keras model of this architecture."""
     values = [
       np.asarray(v, self.dtype).ravel() for v in self._flat_variables(model)
     ]
@@ -127,7 +127,7 @@ class FlatModel:
     self._compute = compute
 
   def unflatten(self, z: tf.Tensor, seed: tf.Tensor) -> Parts:
-    """z and a seed for the model's own generators -> tensors."""
+    """Z and a seed for the model's own generators -> tensors."""
     values = [
       tf.cast(tf.reshape(value, shape), dtype)
       for value, shape, dtype in zip(

@@ -65,9 +65,7 @@ class PureOptimizer:
         type(optimizer).__name__,
         f'keeps state outside its slots ({hidden[0]}); use another',
       )
-    self.initial = [
-      tf.constant(v.numpy()) for v in self._optimizer.variables
-    ]
+    self.initial = [tf.constant(v.numpy()) for v in self._optimizer.variables]
 
   def apply(
     self,
@@ -88,7 +86,7 @@ class PureOptimizer:
     )
 
 
-def _scoped(cls: type) -> type:
+def _scoped(cls: type) -> Any:
   """The optimizer class, writing through `keras.Variable.assign`."""
   return type(f'Scoped{cls.__name__}', (_Scoped, cls), {})
 

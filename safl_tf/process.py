@@ -142,9 +142,7 @@ class FederatedProcess:
       memory=self.algorithm.fuse.init(self.model.size),
     )
 
-  def next(
-    self, state: FederatedState
-  ) -> tuple[FederatedState, RoundMetrics]:
+  def next(self, state: FederatedState) -> tuple[FederatedState, RoundMetrics]:
     """One communication round, Algorithms 1 and 2."""
     t = state.t + 1
     ids = self.algorithm.select(state.seed, t, self.clients.num_devices)
@@ -189,9 +187,7 @@ class FederatedProcess:
 
   def _initial_model(self, seed: int) -> Callable[[int], np.ndarray]:
     if not self._shared:
-      return lambda k: self.model.init(
-        seeds.pair(seed, seeds.Role.INIT, k + 1)
-      )
+      return lambda k: self.model.init(seeds.pair(seed, seeds.Role.INIT, k + 1))
     z = self.model.given
     if z is None:
       z = self.model.init(seeds.pair(seed, seeds.Role.INIT, 0))
@@ -250,7 +246,9 @@ class FederatedProcess:
       delta=column('delta'),
       p=float(column('p').mean(dtype=np.float64)),
       kept_local=float(column('kept_local').mean(dtype=np.float64)),
-      train_loss=float(losses.mean(dtype=np.float64)) if len(losses) else np.nan,
+      train_loss=float(losses.mean(dtype=np.float64))
+      if len(losses)
+      else np.nan,
       bytes_up=int(sent.sum()) * bytes_per_model,
       bytes_down=down * bytes_per_model,
     )

@@ -109,9 +109,7 @@ class RunFolder:
     """Writes a round's row to metrics.csv and the TensorBoard log."""
     self._log.append(row)
 
-  def save(
-    self, state: process.FederatedState, history: list[Row]
-  ) -> None:
+  def save(self, state: process.FederatedState, history: list[Row]) -> None:
     """Writes a checkpoint."""
     self._checkpoints.save(state.t, *to_arrays(state, history))
 
@@ -152,7 +150,7 @@ def from_arrays(
 def write_model(
   path: pathlib.Path, model: flat_model.FlatModel, class_names: list[str]
 ) -> None:
-  """Writes model.json: the architecture, and what its inputs and outputs are."""
+  """Writes model.json: architecture, inputs, and what the outputs mean."""
   config = keras.saving.serialize_keras_object(model.template)
   config.pop('compile_config', None)
   files.write_json(

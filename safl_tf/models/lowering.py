@@ -112,9 +112,7 @@ def _chain(model: keras.Model) -> list[keras.layers.Layer] | None:
   if any(hasattr(layer, 'layers') for layer in layers):
     return None
   return [
-    layer
-    for layer in layers
-    if not isinstance(layer, keras.layers.InputLayer)
+    layer for layer in layers if not isinstance(layer, keras.layers.InputLayer)
   ]
 
 
@@ -122,9 +120,7 @@ def _is_conv(layer: keras.layers.Layer) -> bool:
   return 'Conv' in type(layer).__name__
 
 
-def _foldable(
-  conv: keras.layers.Layer, pool: keras.layers.Layer | None
-) -> bool:
+def _foldable(conv: keras.layers.Layer, pool: keras.layers.Layer) -> bool:
   pools = (keras.layers.AveragePooling2D, keras.layers.MaxPooling2D)
   if type(conv) is not keras.layers.Conv2D or type(pool) not in pools:
     return False

@@ -1,7 +1,7 @@
 """The four rules an algorithm is made of: select, mix, gate, fuse.
 
-Each is a closure made by a small factory: a pure function of its arguments, with
-no files, no flags and no state of its own. `mix` and `gate` run inside a
+Each is a closure made by a small factory: a pure function of its arguments,
+with no files, no flags and no state of its own. `mix` and `gate` run inside a
 device's compiled update, on tensors; `select` and `fuse` run at the server, on
 NumPy arrays.
 """

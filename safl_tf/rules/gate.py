@@ -62,7 +62,8 @@ def accuracy_gap(nu: float = 0.15) -> Gate:
     seed: tf.Tensor, t: tf.Tensor, h_global: tf.Tensor, h_local: tf.Tensor
   ) -> Decision:
     del t
-    h_global, h_local = tf.cast(h_global, 'float64'), tf.cast(h_local, 'float64')
+    h_global = tf.cast(h_global, tf.float64)
+    h_local = tf.cast(h_local, tf.float64)
     delta = tf.abs(h_global - h_local) / (h_global + h_local + 1e-6)
     q = tf.exp(-delta / nu)
     sent = draw.bernoulli(seed, [], q)

@@ -12,7 +12,7 @@ Select = Callable[[int, int, int], np.ndarray]  # (seed, t, n) -> ids
 def uniform(
   fraction: float = 1.0, devices_per_round: int | None = None
 ) -> Select:
-  """s devices, uniformly without replacement; s = max(1, round(R·n)).
+  """Draws s = max(1, round(R·n)) devices uniformly without replacement.
 
   Args:
     fraction: R, in (0, 1].
