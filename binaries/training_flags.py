@@ -1,14 +1,14 @@
 """Trains a Keras model over many simulated devices.
 
-Without flags: SAFL, LeNet-5, 5,000 real MNIST digits on 20 devices that hold few
-labels each. The defaults are the settings of "Gradual Federated Learning with
-Simulated Annealing"; letters in brackets are the paper's.
+Without flags: SAFL, LeNet-5, 5,000 real MNIST digits on 20 devices that hold
+few labels each. The defaults are the settings of "Gradual Federated Learning
+with Simulated Annealing"; letters in brackets are the paper's.
 
   safl-train --algorithm=fedavg --rounds=50
   safl-train --flagfile=binaries/presets/mnist_n80.flags --data_dir=DIR
 
-Everything a run makes lies in OUTPUT_DIR/EXPERIMENT. The same command again goes
-on where it stopped.
+Everything a run makes lies in OUTPUT_DIR/EXPERIMENT. The same command again
+goes on where it stopped.
 """
 
 from typing import Any

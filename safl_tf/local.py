@@ -187,6 +187,7 @@ class LocalUpdate:
     )
 
   def __call__(self, task: Task) -> Update:
+    """Runs a device's round."""
     return self._compiled(*task[:-1], *task.plan)
 
   @property
