@@ -12,7 +12,7 @@ def main() -> None:
   values = training_flags.values()
   common.start_tensorflow()
   from binaries import building
-  from safl_tf import export, plots, run_folder, simulation
+  from safl_tf import export, plots, records, run_folder, simulation
 
   start = time.perf_counter()
   path = pathlib.Path(values['output_dir']) / values['experiment']
@@ -33,6 +33,9 @@ def main() -> None:
     folder,
   )
   run_folder.write_model(path, trainer.model, list(dataset.class_names))
+  if values['device_table']:
+    table = simulation.device_table(trainer, result.state)
+    records.write_devices(path, table)
   title = f'{values["algorithm"]}, {values["model"]} on {dataset.name}'
   plots.write_all(
     path,

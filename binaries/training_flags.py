@@ -148,6 +148,12 @@ common.integer('keep_checkpoints', 2, 'Checkpoints to keep.', low=1)
 common.real(
   'stop_at_accuracy', None, 'Stop at this test accuracy.', low=0, high=1
 )
+flags.DEFINE_bool(
+  'device_table',
+  False,
+  'Write devices.csv: accuracy of the own and the global model on every '
+  "device's data.",
+)
 common.choice(
   'export', 'both', names.EXPORTS, 'What to write of the global model.'
 )

@@ -10,6 +10,9 @@ from safl_tf import flat_model, losses
 
 _BATCH = 1000
 
+# (z [P], rows [r]) -> outputs [r, C]
+Predict = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
 
 class Scores(NamedTuple):
   """Of a model's outputs against the labels.
@@ -64,30 +67,31 @@ def score(
 
 def build_predict(
   model: flat_model.FlatModel, x: Any, jit_compile: bool
-) -> Callable[[np.ndarray], np.ndarray]:
-  """A compiled function z -> outputs [N, C] of the model for all of x."""
+) -> Predict:
+  """A compiled function (z, rows of x) -> outputs [len(rows), C]."""
   x = tf.nest.map_structure(tf.convert_to_tensor, x)
-  total = len(tf.nest.flatten(x)[0])
-  size = min(_BATCH, total)
+  size = min(_BATCH, len(tf.nest.flatten(x)[0]))
 
   @tf.function(
     input_signature=[
       tf.TensorSpec([model.size], model.dtype),
-      tf.TensorSpec([], tf.int32),
+      tf.TensorSpec([size], tf.int32),
     ],
     jit_compile=jit_compile,
     autograph=False,
   )
-  def predict_batch(z: tf.Tensor, start: tf.Tensor) -> tf.Tensor:
-    # The last batch reaches past the end: there, examples come again.
-    index = (start + tf.range(size)) % total
-    inputs = tf.nest.map_structure(lambda a: tf.gather(a, index), x)
+  def predict_batch(z: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+    inputs = tf.nest.map_structure(lambda a: tf.gather(a, rows), x)
     parts = model.unflatten(z, tf.zeros([2], tf.int32))
     outputs, _, _ = model.apply(parts, inputs, training=False)
     return outputs
 
-  def predict(z: np.ndarray) -> np.ndarray:
-    batches = [predict_batch(z, i).numpy() for i in range(0, total, size)]
-    return np.concatenate(batches)[:total]
+  def predict(z: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    batches = -(-len(rows) // size)
+    padded = np.resize(rows, batches * size).astype(np.int32)
+    outputs = [
+      predict_batch(z, part).numpy() for part in np.split(padded, batches)
+    ]
+    return np.concatenate(outputs)[: len(rows)]
 
   return predict

@@ -139,6 +139,17 @@ def read_csv(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
   return rows
 
 
+def write_devices(
+  folder: str | os.PathLike[str], table: Sequence[Mapping[str, Any]]
+) -> None:
+  """Writes devices.csv, a line for each device."""
+  text = io.StringIO()
+  writer = csv.DictWriter(text, list(table[0]), lineterminator='\n')
+  writer.writeheader()
+  writer.writerows(table)
+  files.write_text(os.path.join(folder, 'devices.csv'), text.getvalue())
+
+
 def rss_mb() -> float:
   """The resident memory of this process in megabytes (1e6 bytes)."""
   return psutil.Process().memory_info().rss / 1e6

@@ -19,6 +19,7 @@ _FREE = frozenset(
   {
     'checkpoint_every',
     'data_dir',
+    'device_table',
     'experiment',
     'export',
     'keep_checkpoints',

@@ -26,8 +26,7 @@ class Role(enum.IntEnum):
 
 def generator(seed: int, role: Role, *indices: int) -> np.random.Generator:
   """A NumPy generator for one purpose."""
-  key = _sequence(seed, role, indices).generate_state(2, np.uint64)
-  return np.random.Generator(np.random.Philox(key=key))
+  return np.random.Generator(np.random.Philox(_sequence(seed, role, indices)))
 
 
 def pair(seed: int, role: Role, *indices: int) -> np.ndarray:
@@ -38,4 +37,6 @@ def pair(seed: int, role: Role, *indices: int) -> np.ndarray:
 def _sequence(
   seed: int, role: Role, indices: tuple[int, ...]
 ) -> np.random.SeedSequence:
-  return np.random.SeedSequence([seed, int(role), *map(int, indices)])
+  return np.random.SeedSequence(
+    seed, spawn_key=(int(role), len(indices), *map(int, indices))
+  )

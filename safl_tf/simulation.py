@@ -208,6 +208,45 @@ def _loop(
   return state, history
 
 
+def device_table(
+  trainer: process.FederatedProcess, state: process.FederatedState
+) -> list[Row]:
+  """For every device, how good its own and the global model are on its data."""
+  clients = trainer.clients
+  predict = _build_predict(trainer, clients.x)
+  table = []
+  for k, name in enumerate(clients.client_ids):
+    rows = clients.indices(k)
+    accuracies = {
+      column: evaluation.score(
+        predict(z, rows), clients.y[rows], from_logits=trainer.model.from_logits
+      ).accuracy
+      for column, z in (
+        ('own_accuracy', state.devices[k]),
+        ('global_accuracy', state.z_bar),
+      )
+      if z is not None
+    }
+    labels = len(np.unique(clients.y[rows]))
+    table.append(
+      {'device': name, 'examples': len(rows), 'labels': labels, **accuracies}
+    )
+  return table
+
+
+def _build_predict(
+  trainer: process.FederatedProcess, x: Any
+) -> evaluation.Predict:
+  with tf.device(trainer.device):
+    predict = evaluation.build_predict(trainer.model, x, trainer.jit_compile)
+
+  def on_device(z: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    with tf.device(trainer.device):
+      return predict(z, rows)
+
+  return on_device
+
+
 def _build_evaluate(
   trainer: process.FederatedProcess, test_data: tuple[Any, Any] | None
 ) -> Evaluate:
@@ -216,12 +255,10 @@ def _build_evaluate(
     return lambda z_bar: None
   x, y = arrays.examples(*test_data)
   arrays.num_classes(y, trainer.clients.num_classes)
-  with tf.device(trainer.device):
-    predict = evaluation.build_predict(trainer.model, x, trainer.jit_compile)
+  predict = _build_predict(trainer, x)
 
   def evaluate(z_bar: np.ndarray) -> evaluation.Scores:
-    with tf.device(trainer.device):
-      outputs = predict(z_bar)
+    outputs = predict(z_bar, np.arange(len(y)))
     return evaluation.score(
       outputs, y, trainer.config.loss, trainer.model.from_logits
     )

@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from safl_tf import checks, errors
+from safl_tf import checks, errors, names
 
 SAMPLE = 'mnist_sample'
-NAMES = (SAMPLE, 'mnist', 'fashion_mnist', 'cifar10')
 
 _DEFAULT_FOLDER = '~/tensorflow_datasets'  # TFDS's own
 _PROBE_SECONDS = 5
@@ -25,7 +24,7 @@ class Dataset:
   """Images to classify.
 
   Attributes:
-    name: one of `NAMES`.
+    name: one of `names.DATASETS`.
     x_train: uint8 [N, height, width, channels].
     y_train: int32 [N], labels in 0..num_classes-1.
     x_test: uint8 [M, height, width, channels].
@@ -57,7 +56,7 @@ def load(name: str, data_dir: str | None = None) -> Dataset:
   downloaded into it.
 
   Args:
-    name: one of `NAMES`.
+    name: one of `names.DATASETS`.
     data_dir: an existing folder of prepared TFDS data sets; None means the
       environment's TFDS_DATA_DIR, or else ~/tensorflow_datasets.
 
@@ -68,7 +67,7 @@ def load(name: str, data_dir: str | None = None) -> Dataset:
     InputError: an unknown name, a `data_dir` that is no folder, a data set that
       is neither there nor can be downloaded, or one that cannot be read.
   """
-  checks.choice('dataset', name, NAMES)
+  checks.choice('dataset', name, names.DATASETS)
   if data_dir is not None and not os.path.isdir(os.path.expanduser(data_dir)):
     raise errors.InputError('data_dir', data_dir, 'must be an existing folder')
   if name == SAMPLE:
@@ -90,8 +89,8 @@ def _load_sample() -> Dataset:
   y = table[:, -1].astype(np.int32)
   turns = np.argsort(y, kind='stable').reshape(10, 500).T
   train, test = turns[:400].ravel(), turns[400:].ravel()
-  names = tuple('0123456789')
-  return Dataset(SAMPLE, x[train], y[train], x[test], y[test], 10, names)
+  digits = tuple('0123456789')
+  return Dataset(SAMPLE, x[train], y[train], x[test], y[test], 10, digits)
 
 
 def _load_tfds(name: str, folder: str) -> Dataset:
@@ -110,8 +109,8 @@ def _load_tfds(name: str, folder: str) -> Dataset:
     x_test, y_test = _read_split(builder, 'test')
   except Exception as error:
     raise _unreadable(name, str(builder.data_path), error) from error
-  names = tuple(builder.info.features['label'].names)
-  return Dataset(name, x_train, y_train, x_test, y_test, len(names), names)
+  labels = tuple(builder.info.features['label'].names)
+  return Dataset(name, x_train, y_train, x_test, y_test, len(labels), labels)
 
 
 def _read_split(builder: Any, split: str) -> tuple[np.ndarray, np.ndarray]:
