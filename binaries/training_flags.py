@@ -107,7 +107,7 @@ common.choice(
 )
 common.real(
   'nu',
-  0.15,
+  0.5,
   '[nu] of q = exp(-Delta/nu), in extended_safl.',
   low=0,
   open_low=True,

@@ -71,7 +71,7 @@ def build_safl(
 def build_extended_safl(
   epsilon: float = 0.3,
   temperature: float = 80.0,
-  nu: float = 0.15,
+  nu: float = 0.5,
   mix_granularity: str = 'element',
   fraction: float = 1.0,
   devices_per_round: int | None = None,

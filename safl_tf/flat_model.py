@@ -10,6 +10,7 @@ every (seed, round, device). Variables of other types keep the template's value.
 import contextlib
 import copy
 import random
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -20,6 +21,8 @@ import tensorflow as tf
 from safl_tf import errors
 
 ModelFn = Callable[[], keras.Model]
+
+_GLOBAL_SEED = threading.Lock()
 
 
 class Parts(NamedTuple):
@@ -46,14 +49,15 @@ class FlatModel:
 
     Args:
       model: a function that returns a new model, or a model, whose
-        architecture is then built anew from its configuration.
+        architecture is then built anew from its configuration. What is not
+        trained (frozen weights, adapted statistics) stays as it was given.
       example: a batch of inputs, to build the model with.
     """
     self._example = example
     self._model_fn = _model_fn(model)
+    given = isinstance(model, keras.Model)
+    self._fixed = _fixed_values(model) if given else None
     self.template = self.make()
-    if isinstance(model, keras.Model):
-      _copy_adapted(model, self.template)
     self._compute = self.template
     variables = self.template.non_trainable_variables
     self._seeds = [i for i, v in enumerate(variables) if _is_seed(v)]
@@ -67,8 +71,7 @@ class FlatModel:
     dtypes = [v.dtype for v in self._flat_variables(self.template)]
     self.dtype = np.float64 if 'float64' in dtypes else np.float32
     self._dtypes = dtypes
-    built = isinstance(model, keras.Model) and model.built
-    self.given = self.read(model) if built else None
+    self.given = self.read(model) if given else None
     self.from_logits = not are_probabilities(self.template(example))
     self._init = self._find_init()
 
@@ -89,23 +92,20 @@ class FlatModel:
       )
     if not model.built or not model.variables:
       model(self._example)
+    if self._fixed is not None:
+      _assign_fixed(model, self._fixed)
     return model
 
   def to_model(self, z: np.ndarray) -> keras.Model:
     """A new plain Keras model that holds z."""
     model = self.make()
-    for mine, template in zip(
-      model.non_trainable_variables,
-      self.template.non_trainable_variables,
-      strict=True,
-    ):
-      if not _is_seed(mine):
-        mine.assign(template)
+    _assign_fixed(model, _fixed_values(self.template))
     values = np.split(z, np.cumsum(self._sizes)[:-1])
     for variable, value in zip(
       self._flat_variables(model), values, strict=True
     ):
       variable.assign(value.reshape(variable.shape).astype(variable.dtype))
+    _finalize(model)
     return model
 
   def read(self, model: keras.Model) -> np.ndarray:
@@ -198,7 +198,7 @@ class FlatModel:
             seeded = copy.copy(initializer)
             seeded.seed = generator
             value = seeded(self._shapes[i], dtype=self._dtypes[i])
-          else:
+          else:  # the same for every seed
             value = tf.constant(constants[starts[i] : starts[i + 1]])
           values.append(tf.cast(tf.reshape(value, [-1]), self.dtype))
       return tf.concat(values, axis=0)
@@ -209,21 +209,25 @@ class FlatModel:
     """Each variable's initializer, or None if they can't be told.
 
     Inside a stateless scope Keras defers initialization, and each new variable
-    holds its initializer.
+    holds its initializer. A variable that was given a value after that, such as
+    a pretrained weight, has no initializer but `Zeros`, as every constant here.
     """
+    found = []
     try:
-      with keras.StatelessScope():
-        model = self.make()
-        found = [
-          getattr(v, '_initializer', None) for v in self._flat_variables(model)
-        ]
+      with keras.StatelessScope() as scope:
+        variables = self._flat_variables(self.make())
+        templates = self._flat_variables(self.template)
+        for variable, template in zip(variables, templates, strict=True):
+          value = scope.get_current_value(variable)
+          if value is None:
+            found.append(variable._initializer)
+          elif np.array_equal(value, template.numpy()):
+            found.append(keras.initializers.Zeros())
+          else:
+            return None
     except Exception:  # whatever a user's model does that can't be deferred
       return None
-    known = all(
-      hasattr(initializer, 'seed') or _is_keras(initializer)
-      for initializer in found
-    )
-    return found if known else None
+    return found if all(map(_is_keras, found)) else None
 
   def _slow_init(self, seed: np.ndarray) -> np.ndarray:
     with _global_seed(int(seed.view(np.uint32)[0])):
@@ -261,11 +265,26 @@ def _model_fn(model: keras.Model | ModelFn) -> ModelFn:
   return lambda: keras.saving.deserialize_keras_object(copy.deepcopy(config))
 
 
-def _copy_adapted(source: keras.Model, target: keras.Model) -> None:
-  """Layers that were adapted to data keep what they learned from it."""
-  for mine, other in zip(target.layers, source.layers, strict=True):
-    if hasattr(other, 'adapt') and other.weights:
-      mine.set_weights(other.get_weights())
+def _fixed_values(model: keras.Model) -> list[np.ndarray]:
+  """What a model does not train."""
+  return [v.numpy() for v in model.non_trainable_variables]
+
+
+def _assign_fixed(model: keras.Model, values: Sequence[np.ndarray]) -> None:
+  """Puts what `_fixed_values` read into a model, seed generators apart."""
+  for variable, value in zip(
+    model.non_trainable_variables, values, strict=True
+  ):
+    if not _is_seed(variable):
+      variable.assign(value)
+  _finalize(model)
+
+
+def _finalize(model: keras.Model) -> None:
+  """`Normalization` computes with constants it makes of its variables."""
+  for layer in model._flatten_layers():
+    if isinstance(layer, keras.layers.Normalization):
+      layer.finalize_state()
 
 
 def _is_seed(variable: keras.Variable) -> bool:
@@ -292,11 +311,15 @@ def are_probabilities(outputs: Any) -> bool:
 
 @contextlib.contextmanager
 def _global_seed(seed: int) -> Iterator[None]:
-  """Seeds Python, NumPy and TensorFlow; puts the first two back after."""
-  states: Sequence[Any] = (random.getstate(), np.random.get_state())
-  try:
-    keras.utils.set_random_seed(seed)
-    yield
-  finally:
-    random.setstate(states[0])
-    np.random.set_state(states[1])
+  """Seeds Python, NumPy and TensorFlow; puts the first two back after.
+
+  One thread at a time: the generators are everybody's.
+  """
+  with _GLOBAL_SEED:
+    states: Sequence[Any] = (random.getstate(), np.random.get_state())
+    try:
+      keras.utils.set_random_seed(seed)
+      yield
+    finally:
+      random.setstate(states[0])
+      np.random.set_state(states[1])

@@ -48,10 +48,16 @@ class PureOptimizer:
       raise errors.InputError(
         'optimizer', optimizer.name, 'must not accumulate gradients'
       )
+    if getattr(optimizer, 'use_ema', False):
+      raise errors.InputError(
+        'optimizer', optimizer.name, 'must not average weights (use_ema)'
+      )
     self._variables = list(variables)
     self._optimizer = _scoped(type(optimizer)).from_config(
       optimizer.get_config()
     )
+    pattern = '_exclude_from_weight_decay_pattern'  # not in the configuration
+    setattr(self._optimizer, pattern, getattr(optimizer, pattern, None))
     self._optimizer.build(self._variables)
     known = {id(v) for v in self._optimizer.variables}
     hidden = [
@@ -119,4 +125,4 @@ class _Scoped:
     rate = self.learning_rate  # type: ignore[attr-defined]
     for variable in variables:
       if self._use_weight_decay(variable):  # type: ignore[attr-defined]
-        variable.assign(variable * (1.0 - decay * rate))
+        variable.assign(variable - variable * decay * rate)

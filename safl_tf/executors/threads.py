@@ -14,8 +14,9 @@ def threads(workers: int | None = None) -> Any:
   Args:
     workers: number of threads; the cores this process may use by default.
   """
-  workers = workers or len(os.sched_getaffinity(0))
-  pool = futures.ThreadPoolExecutor(workers, thread_name_prefix='device')
+  pool = futures.ThreadPoolExecutor(
+    workers or _cores(), thread_name_prefix='device'
+  )
 
   def run(
     local_update: Callable[[local.Task], local.Update],
@@ -25,3 +26,10 @@ def threads(workers: int | None = None) -> Any:
     yield from pool.map(lambda k: local_update(task(k)), ids)
 
   return run
+
+
+def _cores() -> int:
+  """How many this process may use, where the system tells."""
+  if hasattr(os, 'sched_getaffinity'):
+    return len(os.sched_getaffinity(0))
+  return os.cpu_count() or 1

@@ -39,6 +39,22 @@ _COMPILABLE = (
   'Softmax',
   'ZeroPadding2D',
 )
+# Activations that look at one element at a time, and so can be folded.
+_POINTWISE = (
+  'elu',
+  'gelu',
+  'hard_sigmoid',
+  'leaky_relu',
+  'linear',
+  'relu',
+  'relu6',
+  'selu',
+  'sigmoid',
+  'silu',
+  'softplus',
+  'softsign',
+  'tanh',
+)
 
 
 class Lowered(NamedTuple):
@@ -79,6 +95,9 @@ def fold(model: keras.Model, kernel: str = 'matmul') -> keras.Model | None:
   chain = _chain(model)
   if chain is None or not any(_is_conv(layer) for layer in chain):
     return None
+  entry = model.inputs[0]
+  if None in entry.shape[1:]:
+    return None
   layers: list[keras.layers.Layer] = []
   pairs = zip(chain, [*chain[1:], None], strict=True)
   for layer, following in pairs:
@@ -89,7 +108,6 @@ def fold(model: keras.Model, kernel: str = 'matmul') -> keras.Model | None:
       layers.append(_folded(layer, following, kernel))
     else:
       layers.append(layer)
-  entry = model.inputs[0]
   return keras.Sequential(
     [keras.Input(entry.shape[1:], dtype=entry.dtype), *layers]
   )
@@ -97,16 +115,16 @@ def fold(model: keras.Model, kernel: str = 'matmul') -> keras.Model | None:
 
 def _chain(model: keras.Model) -> list[keras.layers.Layer] | None:
   """The layers of a model that is one chain, without its input layer."""
+  if not _is_graph(model):
+    return None
   if not isinstance(model, keras.Sequential):
-    if not isinstance(model, keras.Model) or not hasattr(model, 'operations'):
+    # Each step takes one tensor, and none is taken twice or by two.
+    steps = [nodes for nodes in model._nodes_by_depth.values()]
+    if any(len(nodes) != 1 for nodes in steps):
       return None
-    if len(model.inputs) != 1 or len(model.outputs) != 1:
+    if any(len(nodes[0].input_tensors) > 1 for nodes in steps):
       return None
-    if any(len(layer._inbound_nodes) != 1 for layer in model.layers):
-      return None
-    if any(len(layer._outbound_nodes) > 1 for layer in model.layers):
-      return None
-    if len(model.operations) != len(model.layers):
+    if not len(steps) == len(model.operations) == len(model.layers):
       return None
   layers = list(model.layers)
   if any(hasattr(layer, 'layers') for layer in layers):
@@ -114,6 +132,16 @@ def _chain(model: keras.Model) -> list[keras.layers.Layer] | None:
   return [
     layer for layer in layers if not isinstance(layer, keras.layers.InputLayer)
   ]
+
+
+def _is_graph(model: keras.Model) -> bool:
+  """Whether its layers tell all it computes: no `call` of the user's own."""
+  graph = isinstance(model, keras.Sequential) or hasattr(model, 'operations')
+  return graph and _is_keras(model)
+
+
+def _is_keras(layer: keras.layers.Layer) -> bool:
+  return type(layer).__module__.startswith(('keras.', 'safl_tf.'))
 
 
 def _is_conv(layer: keras.layers.Layer) -> bool:
@@ -137,7 +165,7 @@ def _foldable(conv: keras.layers.Layer, pool: keras.layers.Layer) -> bool:
     and conv.bias_constraint is None
     and conv.padding in ('valid', 'same')
     and conv.trainable
-    and conv.activation is not keras.activations.softmax
+    and conv.activation in map(keras.activations.get, _POINTWISE)
   )
   halves = (
     tuple(pool.pool_size) == (2, 2)
@@ -164,12 +192,14 @@ def _folded(
   )
 
 
+def _layers(model: keras.Model) -> list[keras.layers.Layer]:
+  return model._flatten_layers(include_self=False)
+
+
 def _layer_types(model: keras.Model) -> set[str]:
-  return {type(layer).__name__ for layer in model._flatten_layers()} - {
-    type(model).__name__
-  }
+  return {type(layer).__name__ for layer in _layers(model)}
 
 
 def _compiles(model: keras.Model) -> bool:
-  known = isinstance(model, keras.Sequential) or hasattr(model, 'operations')
-  return known and _layer_types(model) <= set(_COMPILABLE)
+  known = _layer_types(model) <= set(_COMPILABLE)
+  return known and _is_graph(model) and all(map(_is_keras, _layers(model)))
