@@ -1,0 +1,123 @@
+"""Ways to run a federated round; each gives seconds for the first and others.
+
+A way takes a workload and the number of rounds to time, and yields the seconds of
+every round, the first one with whatever it compiles.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from benchmarks import workloads
+from safl_tf import algorithms, process
+
+Way = Callable[[workloads.Workload, int], Iterator[float]]
+
+
+def naive(work: workloads.Workload, rounds: int) -> Iterator[float]:
+  """What people write first: set_weights, fit, get_weights for each device."""
+  clients = work.clients()
+  model = work.model_fn()
+  model.compile(
+    keras.optimizers.SGD(work.config.learning_rate * work.config.batch_size),
+    keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+  )
+  z_bar = model.get_weights()
+  for _ in range(rounds):
+    start = time.perf_counter()
+    models = []
+    for k in range(work.devices):
+      rows = clients.indices(k)
+      model.set_weights(z_bar)
+      model.fit(
+        clients.x[rows],
+        clients.y[rows],
+        batch_size=work.config.batch_size,
+        epochs=work.config.local_epochs,
+        verbose=0,
+      )
+      models.append(model.get_weights())
+    z_bar = [np.mean(tensors, axis=0) for tensors in zip(*models, strict=True)]
+    yield time.perf_counter() - start
+
+
+def one_step(work: workloads.Workload, rounds: int) -> Iterator[float]:
+  """A hand-written loop around one compiled training step."""
+  clients = work.clients()
+  model = work.model_fn()
+  optimizer = keras.optimizers.SGD(work.config.learning_rate)
+  optimizer.build(model.trainable_variables)
+  x, y = tf.constant(clients.x), tf.constant(clients.y)
+
+  @tf.function
+  def step(rows: tf.Tensor) -> None:
+    with tf.GradientTape() as tape:
+      logits = model(tf.gather(x, rows), training=True)
+      loss = tf.reduce_sum(
+        tf.nn.sparse_softmax_cross_entropy_with_logits(
+          tf.gather(y, rows), logits
+        )
+      )
+    gradients = tape.gradient(loss, model.trainable_variables)
+    optimizer.apply(gradients, model.trainable_variables)
+
+  rng = np.random.default_rng(0)
+  z_bar = model.get_weights()
+  B = work.config.batch_size
+  for _ in range(rounds):
+    start = time.perf_counter()
+    models = []
+    for k in range(work.devices):
+      model.set_weights(z_bar)
+      for _ in range(work.config.local_epochs):
+        order = rng.permutation(clients.indices(k))
+        for i in range(0, len(order), B):
+          step(tf.constant(order[i : i + B]))
+      models.append(model.get_weights())
+    z_bar = [np.mean(tensors, axis=0) for tensors in zip(*models, strict=True)]
+    yield time.perf_counter() - start
+
+
+def safl(executor: str, algorithm: algorithms.Algorithm | None = None) -> Way:
+  """This package, with SAFL unless told otherwise."""
+
+  def way(work: workloads.Workload, rounds: int) -> Iterator[float]:
+    trainer = process.FederatedProcess(
+      work.model_fn,
+      work.clients(),
+      algorithm or algorithms.build_safl(),
+      work.config,
+      executor=executor,
+    )
+    state = trainer.initialize(0)
+    for _ in range(rounds):
+      start = time.perf_counter()
+      state, _ = trainer.next(state)
+      yield time.perf_counter() - start
+
+  return way
+
+
+WAYS: dict[str, Way] = {
+  'Keras fit, device by device': naive,
+  'one-step tf.function': one_step,
+  'safl_tf, serial': safl('serial'),
+  'safl_tf, threads': safl('threads'),
+  'safl_tf, threads, Extended SAFL': safl(
+    'threads', algorithms.build_extended_safl(nu=1e9)
+  ),
+}
+
+
+def gemm_gflops() -> float:
+  """What a large matrix product reaches here, the best of several."""
+  a = tf.random.normal([2048, 2048])
+  best = 0.0
+  for _ in range(10):
+    start = time.perf_counter()
+    tf.matmul(a, a).numpy()
+    best = max(best, 2 * 2048**3 / (time.perf_counter() - start) / 1e9)
+  return best

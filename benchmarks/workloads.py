@@ -1,0 +1,83 @@
+"""The common work that ways of training are timed on."""
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import keras
+import numpy as np
+
+from safl_tf import local
+from safl_tf.data import client_data
+from safl_tf.models import lenet5, light_vgg
+
+
+class Workload(NamedTuple):
+  """Devices of equal size that all train in every round.
+
+  Attributes:
+    name: of the work.
+    model_fn: makes the model.
+    input_shape: of an image.
+    devices: how many.
+    examples: images on each.
+    config: epochs, batch size and learning rate.
+    flop_per_image: multiply-adds times two, forward and backward.
+  """
+
+  name: str
+  model_fn: Callable[[], keras.Model]
+  input_shape: tuple[int, ...]
+  devices: int
+  examples: int
+  config: local.LocalConfig
+  flop_per_image: float
+
+  @property
+  def images_per_round(self) -> int:
+    """Training images that a round goes through."""
+    return self.devices * self.examples * self.config.local_epochs
+
+  def clients(self) -> client_data.ClientData:
+    """Random images; what they show makes no difference to the time."""
+    rng = np.random.default_rng(0)
+    total = self.devices * self.examples
+    x = rng.integers(0, 256, (total, *self.input_shape), np.uint8)
+    y = rng.integers(0, 10, total)
+    parts = np.split(np.arange(total), self.devices)
+    return client_data.ClientData.from_arrays(x, y, parts, num_classes=10)
+
+
+def get(name: str, quick: bool = False) -> Workload:
+  """A workload by its name; `quick` has a tenth of the devices."""
+  return {'lenet': _lenet_80, 'vgg': _vgg_16}[name](quick)
+
+
+def _lenet_80(quick: bool) -> Workload:
+  # conv1 24²·25·6, conv2 8²·150·16, dense 256·120 + 120·84 + 84·10 multiply-
+  # adds; backward costs twice that, less the first layer's input gradient.
+  first = 24 * 24 * 25 * 6
+  rest = 8 * 8 * 150 * 16 + 256 * 120 + 120 * 84 + 84 * 10
+  return Workload(
+    name='MNIST-LeNet-80',
+    model_fn=lenet5.lenet5,
+    input_shape=(28, 28, 1),
+    devices=8 if quick else 80,
+    examples=600,
+    config=local.LocalConfig(),
+    flop_per_image=2 * (2 * first + 3 * rest),
+  )
+
+
+def _vgg_16(quick: bool) -> Workload:
+  first = 32 * 32 * 27 * 64
+  rest = 32 * 32 * 576 * 128 + (16**2 + 8**2 + 4**2) * 1152 * 128 + 128 * 10
+  return Workload(
+    name='VGG-16dev',
+    model_fn=functools.partial(light_vgg.light_vgg, (32, 32, 3), 10),
+    input_shape=(32, 32, 3),
+    devices=2 if quick else 16,
+    examples=128 if quick else 256,
+    config=local.LocalConfig(local_epochs=1),
+    flop_per_image=2 * (2 * first + 3 * rest),
+  )
