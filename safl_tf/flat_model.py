@@ -209,8 +209,8 @@ class FlatModel:
     """Each variable's initializer, or None if they can't be told.
 
     Inside a stateless scope Keras defers initialization, and each new variable
-    holds its initializer. A variable that was given a value after that, such as
-    a pretrained weight, has no initializer but `Zeros`, as every constant here.
+    holds its initializer. A variable that is given the template's value after
+    that, such as a pretrained weight, is a constant, whatever its initializer.
     """
     found = []
     try:
@@ -222,7 +222,7 @@ class FlatModel:
           if value is None:
             found.append(variable._initializer)
           elif np.array_equal(value, template.numpy()):
-            found.append(keras.initializers.Zeros())
+            found.append(keras.initializers.Constant())
           else:
             return None
     except Exception:  # whatever a user's model does that can't be deferred

@@ -290,7 +290,8 @@ class LocalUpdate:
     _, correct = tf.while_loop(
       lambda i, _: i < plan.epoch_steps, body, (0, 0.0), parallel_iterations=1
     )
-    examples = tf.reduce_sum(plan.counts[: plan.epoch_steps])
+    # Not a slice of one epoch: XLA would compile anew for each of its lengths.
+    examples = tf.reduce_sum(plan.counts) // self._config.local_epochs
     return correct / tf.cast(examples, tf.float32)
 
   def _batch(
