@@ -59,18 +59,6 @@ class PureOptimizer:
     pattern = '_exclude_from_weight_decay_pattern'  # not in the configuration
     setattr(self._optimizer, pattern, getattr(optimizer, pattern, None))
     self._optimizer.build(self._variables)
-    known = {id(v) for v in self._optimizer.variables}
-    hidden = [
-      name
-      for name, value in vars(self._optimizer).items()
-      if isinstance(value, keras.Variable) and id(value) not in known
-    ]
-    if hidden:
-      raise errors.InputError(
-        'optimizer',
-        type(optimizer).__name__,
-        f'keeps state outside its slots ({hidden[0]}); use another',
-      )
     self.initial = [tf.constant(v.numpy()) for v in self._optimizer.variables]
 
   def apply(
@@ -94,11 +82,15 @@ class PureOptimizer:
 
 def _scoped(cls: type) -> Any:
   """The optimizer class, writing through `keras.Variable.assign`."""
-  return type(f'Scoped{cls.__name__}', (_Scoped, cls), {})
+  return type(f'Scoped{cls.__name__}', (cls, _Scoped), {})
 
 
-class _Scoped:
-  """What TensorFlow's Keras optimizers override, put back."""
+class _Scoped(keras.optimizers.Optimizer):
+  """What TensorFlow's Keras optimizers override, put back.
+
+  In the order of classes it comes after the optimizer's own and before those
+  that all optimizers share, so that what an optimizer overrides itself stays.
+  """
 
   def assign(self, variable: keras.Variable, value: Any) -> None:
     variable.assign(value)
@@ -116,13 +108,13 @@ class _Scoped:
     self, grads: Any, trainable_variables: Any, learning_rate: Any
   ) -> None:
     for gradient, variable in zip(grads, trainable_variables, strict=True):
-      self.update_step(gradient, variable, learning_rate)  # type: ignore[attr-defined]
+      self.update_step(gradient, variable, learning_rate)
 
   def _apply_weight_decay(self, variables: Any) -> None:
-    decay = self.weight_decay  # type: ignore[attr-defined]
+    decay = self.weight_decay
     if decay is None:
       return
-    rate = self.learning_rate  # type: ignore[attr-defined]
+    rate = self.learning_rate
     for variable in variables:
-      if self._use_weight_decay(variable):  # type: ignore[attr-defined]
+      if self._use_weight_decay(variable):
         variable.assign(variable - variable * decay * rate)

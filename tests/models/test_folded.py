@@ -92,9 +92,7 @@ def test_equals_with_xla(kernel, padding, pooling, lowering):
 def test_shapes(shape, filters, kernel, padding, lowering):
   if padding == 'valid' and min(shape[:2]) - kernel + 1 < 2:
     padding = 'same'
-  check(
-    shape, filters, kernel, 'average', lowering, False, padding=padding
-  )
+  check(shape, filters, kernel, 'average', lowering, False, padding=padding)
   layer = folded.FoldedConvPool2D(filters, kernel, padding=padding)
   assert layer.compute_output_shape((None, *shape)) == (
     None,

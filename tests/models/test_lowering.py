@@ -81,13 +81,11 @@ def test_functional_chain_is_folded():
 
 
 @pytest.mark.parametrize('padding', ['valid', 'same'])
-@pytest.mark.parametrize(
-  'pool', [layers.MaxPooling2D, layers.AveragePooling2D]
-)
+@pytest.mark.parametrize('pool', [layers.MaxPooling2D, layers.AveragePooling2D])
 def test_chains_with_other_layers_are_folded(padding, pool):
   model = chain(
     *conv_pool(pool=pool(2), padding=padding, activation='relu'),
-    layers.BatchNormalization(),
+    layers.LayerNormalization(),
     *conv_pool(8, 3, pool=pool(2), padding=padding, use_bias=False),
     layers.Dropout(0.5),
   )
@@ -95,6 +93,17 @@ def test_chains_with_other_layers_are_folded(padding, pool):
   assert kinds(lowered.model).count('FoldedConvPool2D') == 2
   assert lowered.jit_compile
   check_twin(model, lowered.model)
+
+
+def test_batch_normalization_keeps_a_chain_from_being_compiled():
+  """Its statistics would see what pads a batch."""
+  model = chain(*conv_pool(), layers.BatchNormalization())
+  assert not lowering.lower(model).jit_compile
+  dense = keras.Sequential(
+    [keras.Input((8,)), layers.BatchNormalization(), layers.Dense(3)]
+  )
+  assert lowering.lower(dense) == (dense, False)
+  check_twin(model, lowering.fold(model, 'conv'))
 
 
 def test_frozen_layers_stay_frozen():
