@@ -158,15 +158,21 @@ class FlatModel:
   def apply(
     self, parts: Parts, x: Any, training: bool
   ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
-    """Outputs, the sum of the layers' own losses, new non-trainables."""
-    outputs, non_trainable, losses = self._compute.stateless_call(
-      parts.trainable,
-      parts.non_trainable,
-      x,
-      training=training,
-      return_losses=True,
-    )
+    """Outputs, the sum of the layers' own losses, new non-trainables.
+
+    Unlike `keras.Model.stateless_call` it goes through `__call__`, so that a
+    `call` without the argument `training` still passes it on to its layers.
+    """
+    variables = self._compute.non_trainable_variables
+    mapping = [
+      *zip(self._compute.trainable_variables, parts.trainable, strict=True),
+      *zip(variables, parts.non_trainable, strict=True),
+    ]
+    with keras.StatelessScope(mapping, collect_losses=True) as scope:
+      outputs = self._compute(x, training=training)
+      losses = self._compute.losses
     extra = tf.add_n([tf.cast(loss, tf.float32) for loss in losses] or [0.0])
+    non_trainable = [scope.get_current_value(v) for v in variables]
     return tf.cast(outputs, tf.float32), extra, non_trainable
 
   def _flat_variables(self, model: keras.Model) -> list[keras.Variable]:

@@ -39,7 +39,7 @@ def test_intervals_are_told(bounds, told):
 
 def test_open_end():
   assert checks.real('r', 1e-300, 0, open_low=True) == 1e-300
-  with pytest.raises(errors.InputError, match='^r=0: '):
+  with pytest.raises(errors.InputError, match=r'^r=0: '):
     checks.real('r', 0, 0, open_low=True)
 
 

@@ -286,5 +286,5 @@ def test_precision_is_kept():
 
 
 def test_refused():
-  with pytest.raises(errors.InputError, match='^jit_compile=yes: must be one'):
+  with pytest.raises(errors.InputError, match=r'^jit_compile=yes: '):
     lowering.lower(lenet5.lenet5(), 'yes')

@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import numpy as np
@@ -60,12 +61,12 @@ def test_symmetric():
 def test_falls_with_the_gap():
   q = [float(decide(0.5, h, 0.15).q) for h in np.linspace(0.5, 1, 51)]
   assert q[0] == 1
-  assert all(a > b for a, b in zip(q[:-1], q[1:], strict=True))
+  assert all(a > b for a, b in itertools.pairwise(q))
 
 
 def test_rises_with_nu():
   q = [float(decide(0.5, 0.9, nu).q) for nu in (0.05, 0.1, 0.15, 1.0)]
-  assert all(a < b for a, b in zip(q[:-1], q[1:], strict=True))
+  assert all(a < b for a, b in itertools.pairwise(q))
 
 
 @pytest.mark.parametrize('h', [0.0, 0.37, 1.0])
