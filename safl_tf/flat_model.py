@@ -58,6 +58,10 @@ class FlatModel:
     given = isinstance(model, keras.Model)
     self._fixed = _fixed_values(model) if given else None
     self.template = self.make()
+    if not self.template.trainable_variables:
+      raise errors.InputError(
+        'model', self.template.name, 'has nothing to train'
+      )
     self._compute = self.template
     variables = self.template.non_trainable_variables
     self._seeds = [i for i, v in enumerate(variables) if _is_seed(v)]

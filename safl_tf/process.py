@@ -280,6 +280,4 @@ def _flat_model(
       f'its outputs have shape {shape}, but {clients.num_classes} classes need'
       f' (batch, {clients.num_classes})',
     )
-  if not flat.template.trainable_variables:
-    raise errors.InputError('model', flat.template.name, 'has nothing to train')
   return flat
