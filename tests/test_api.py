@@ -1,0 +1,84 @@
+import ast
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import safl_tf
+from safl_tf import algorithms, executors, losses, names, optimizers
+from safl_tf.data import partition
+from safl_tf.models import lenet5, light_vgg
+
+ROOT = pathlib.Path(safl_tf.__file__).parent.parent
+
+
+@pytest.mark.parametrize('name', safl_tf.__all__)
+def test_public_names_resolve(name):
+  assert getattr(safl_tf, name) is not None
+  assert name in dir(safl_tf)
+
+
+def test_nothing_else_resolves():
+  with pytest.raises(AttributeError, match=r"'safl_tf' has no attribute 'tff'"):
+    safl_tf.tff  # noqa: B018
+
+
+def test_editors_see_the_same_names():
+  """The imports for type checkers are those that happen on first use."""
+  tree = ast.parse((ROOT / 'safl_tf' / '__init__.py').read_text())
+  block = next(node for node in tree.body if isinstance(node, ast.If))
+  seen = {
+    alias.name: f'{node.module}.{alias.name}'
+    for node in block.body
+    for alias in node.names
+  }
+  eager = {'InputError', '__version__'}
+  assert set(seen) == set(safl_tf.__all__) - eager
+  for name, path in seen.items():
+    value = getattr(safl_tf, name)
+    if hasattr(value, '__qualname__'):
+      assert f'{value.__module__}.{value.__qualname__}' == path
+    else:
+      assert value.__name__ == path  # a module
+
+
+def test_import_is_cheap():
+  """Programs check flags before TensorFlow is imported."""
+  script = (
+    'import sys, safl_tf; from safl_tf import names, checks, errors; '
+    'safl_tf.InputError; safl_tf.__version__; dir(safl_tf); '
+    'safl_tf.partition.by_labels(3); '
+    'print([m for m in ("tensorflow", "keras", "matplotlib") '
+    'if m in sys.modules])'
+  )
+  done = subprocess.run(
+    [sys.executable, '-c', script],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  assert done.stdout.strip() == '[]'
+
+
+def test_names_are_what_there_is():
+  assert tuple(algorithms.BUILDERS) == names.ALGORITHMS
+  assert ('auto', *executors.EXECUTORS) == names.EXECUTORS
+
+
+@pytest.mark.parametrize('name', names.OPTIMIZERS)
+def test_every_optimizer_is_known(name):
+  assert float(optimizers.get(name, 0.25).learning_rate) == 0.25
+
+
+@pytest.mark.parametrize('name', names.LOSSES)
+def test_every_loss_is_known(name):
+  assert callable(losses.get(name, True))
+
+
+def test_models_and_partitions_have_functions():
+  made = {lenet5.lenet5.__name__, light_vgg.light_vgg.__name__}
+  assert made == set(names.MODELS)
+  for name in names.PARTITIONS:
+    assert hasattr(partition, {'labels': 'by_labels'}.get(name, name))
