@@ -2,8 +2,9 @@
 
 import functools
 import pathlib
+import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -15,7 +16,6 @@ from safl_tf import (
   errors,
   flat_model,
   local,
-  names,
   process,
   run_folder,
 )
@@ -39,16 +39,22 @@ def process_and_data(
     _from_fields(_PARTITIONS[values['partition']], values),
     num_classes=dataset.num_classes,
   )
-  trainer = process.FederatedProcess(
-    _model(values, dataset),
-    clients,
-    algorithm,
-    config,
-    init=values['init'],
-    executor=values['executor'],
-    jit_compile=values['jit_compile'],
-    device=values['device'],
-  )
+  try:
+    trainer = process.FederatedProcess(
+      _model(values, dataset),
+      clients,
+      algorithm,
+      config,
+      init=values['init'],
+      executor=values['executor'],
+      jit_compile=values['jit_compile'],
+      device=values['device'],
+    )
+  except errors.InputError as error:
+    if error.argument != 'model':
+      raise
+    # The flag's value says more than the model's name.
+    raise errors.InputError('model', values['model'], error.allowed) from error
   return trainer, dataset
 
 
@@ -57,70 +63,123 @@ def _model(
 ) -> keras.Model | flat_model.ModelFn:
   name, precision = values['model'], values['mixed_precision']
   if name.endswith('.keras'):
-    if precision != 'none':
-      raise errors.InputError(
-        'mixed_precision',
-        precision,
-        'is for built-in models; a .keras file has its own',
-      )
     return load_keras(name)
-  checks.choice('model', name, names.MODELS)
   if precision != 'none':
     keras.mixed_precision.set_global_policy(f'mixed_{precision}')
-  options = {'activation': values['activation']} if values['activation'] else {}
+  options = {}
+  if values['activation'] is not None:
+    options['activation'] = _activation(values['activation'])
   return functools.partial(
     _MODELS[name], dataset.input_shape, dataset.num_classes, **options
   )
 
 
+def _activation(name: str) -> str:
+  """A name that Keras knows."""
+  helpers = ('deserialize', 'get', 'serialize')
+  known = [
+    n for n in dir(keras.activations) if n[0].islower() and n not in helpers
+  ]
+  return checks.choice('activation', name, known)
+
+
 def load_keras(path: str) -> keras.Model:
   """A model from a .keras file."""
-  if not pathlib.Path(path).is_file():
-    raise errors.InputError('model', path, 'there is no such file')
   try:
     return keras.models.load_model(path, compile=False)
   except Exception as error:
-    first_line = str(error).strip().split('\n')[0]
     raise errors.InputError(
-      'model', path, f'is not a Keras model that loads here ({first_line})'
+      'model',
+      path,
+      f'is not a Keras model that loads here ({_reason(error)})',
     ) from error
 
 
-def load_outputs(path: str, x: Any) -> tuple[Any, bool]:
-  """Outputs for x of a run, a SavedModel or a .keras file; are they logits?"""
+class Predictor(NamedTuple):
+  """A model that gives outputs for a batch of inputs.
+
+  Attributes:
+    call: inputs -> outputs [N, C].
+    from_logits: whether outputs are logits; None if it isn't known.
+  """
+
+  call: Callable[[tf.Tensor], Any]
+  from_logits: bool | None
+
+
+def load_predictor(path: str) -> Predictor:
+  """The model of a run, a SavedModel or a .keras file."""
   folder = pathlib.Path(path)
   if run_folder.is_run(folder):
     loaded = run_folder.load(folder, 'model')
-    return _predict(path, loaded.model, x), loaded.from_logits
+    return Predictor(loaded.model, loaded.from_logits)
   if (folder / 'saved_model.pb').is_file():
-    signatures = tf.saved_model.load(path).signatures
-    serve = signatures['serving_default']
-    return _predict(
-      path, lambda batch: next(iter(serve(batch).values())), x
-    ), False
+    return Predictor(_load_signature(path), None)
   if folder.is_dir():
     raise errors.InputError(
       'model', path, 'is neither a run (no model.json) nor a SavedModel'
     )
-  outputs = _predict(path, load_keras(path), x)
-  return outputs, not flat_model.are_probabilities(outputs)
+  return Predictor(load_keras(path), None)
 
 
-def _predict(path: str, model: Callable[[Any], Any], x: np.ndarray) -> Any:
-  """Outputs [N, C], in batches."""
+def _load_signature(path: str) -> Callable[[tf.Tensor], Any]:
+  """The serving signature of a SavedModel with one input and one output."""
   try:
-    batches = [
-      np.asarray(model(tf.constant(x[i : i + 500])), np.float32)
-      for i in range(0, len(x), 500)
-    ]
+    loaded = tf.saved_model.load(path)
+    serve = loaded.signatures['serving_default']
+    [name] = serve.structured_input_signature[1]
+    [output] = serve.structured_outputs
   except Exception as error:
-    first_line = str(error).strip().split('\n')[0]
     raise errors.InputError(
       'model',
       path,
-      f'does not take images of shape {x.shape[1:]} ({first_line})',
+      'is not a SavedModel that loads here, with one input and one output '
+      f'({_reason(error)})',
     ) from error
-  return np.concatenate(batches)
+
+  def call(inputs: tf.Tensor, loaded: Any = loaded) -> Any:
+    del loaded  # the signature lives as long as what it was loaded with
+    return serve(**{name: inputs})[output]
+
+  return call
+
+
+def predict(
+  path: str, model: Predictor, dataset: sources.Dataset
+) -> tuple[np.ndarray, bool]:
+  """A model's outputs [N, C] for the test examples; are they logits?"""
+  x = dataset.x_test
+  try:
+    batches = [
+      np.asarray(model.call(tf.constant(x[i : i + 500])), np.float32)
+      for i in range(0, len(x), 500)
+    ]
+  except Exception as error:
+    raise errors.InputError(
+      'model',
+      path,
+      f'does not take images of shape {x.shape[1:]} ({_reason(error)})',
+    ) from error
+  outputs = np.concatenate(batches)
+  if outputs.ndim != 2 or outputs.shape[1] < dataset.num_classes:
+    raise errors.InputError(
+      'model',
+      path,
+      f'gives outputs of shape {outputs.shape[1:]} for an image, but '
+      f'{dataset.name} has {dataset.num_classes} classes',
+    )
+  from_logits = model.from_logits
+  if from_logits is None:
+    from_logits = not flat_model.are_probabilities(outputs)
+  return outputs, from_logits
+
+
+def _reason(error: Exception) -> str:
+  """The line of an error that says what is wrong."""
+  plain = re.sub(r'\x1b\[\d*m|\{\{.*?\}\}', '', str(error))  # colours, op names
+  lines = [line.strip() for line in plain.splitlines() if line.strip()]
+  told = [line for line in lines if not line.startswith('Exception enc')]
+  return (told or lines or [type(error).__name__])[0][:200]
 
 
 def _from_fields(function: Any, values: dict[str, Any]) -> Any:

@@ -1,26 +1,41 @@
 """safl-evaluate: see `binaries.evaluate_flags`."""
 
-from absl import flags
+import os
 
 from binaries import common, evaluate_flags
+
+FLAGS = evaluate_flags.FLAGS
 
 
 def main() -> None:
   """A model and a data set -> scores."""
-  path = common.required('model')
+  from safl_tf import records
+
+  path = FLAGS.required('model')
+  if not os.path.isdir(path):
+    common.check_keras_file(path)
+  defaults = {
+    'dataset': 'mnist_sample',
+    'data_dir': None,
+    'loss': 'categorical',
+  }
+  trained = (records.read_hparams(path) or {}).get('flags', {})
+  dataset_name, data_dir, loss = (
+    FLAGS[name].value or trained.get(name, default)
+    for name, default in defaults.items()
+  )
   common.start_tensorflow()
   from binaries import building
   from safl_tf import evaluation
   from safl_tf.data import sources
 
-  dataset = sources.load(flags.FLAGS.dataset, flags.FLAGS.data_dir)
-  outputs, from_logits = building.load_outputs(path, dataset.x_test)
-  scores = evaluation.score(
-    outputs, dataset.y_test, flags.FLAGS.loss, from_logits
-  )
+  model = building.load_predictor(path)
+  dataset = sources.load(dataset_name, data_dir)
+  outputs, from_logits = building.predict(path, model, dataset)
+  scores = evaluation.score(outputs, dataset.y_test, loss, from_logits)
   print(f'model    {path}')
   print(f'data     {dataset.name}, {len(dataset.y_test)} test examples')
-  print(f'loss     {scores.loss:.4f}')
+  print(f'loss     {scores.loss:.6f}')
   print(f'top-1    {scores.accuracy:.2%}')
   print(f'top-5    {scores.top5_accuracy:.2%}')
   width = max(len('class'), *map(len, dataset.class_names))
@@ -29,7 +44,7 @@ def main() -> None:
     dataset.class_names,
     scores.class_counts,
     scores.class_accuracy,
-    strict=False,
+    strict=False,  # a model may have outputs that no class uses
   ):
     print(f'{name:<{width}}  {count:8d}  {accuracy:8.2%}')
 

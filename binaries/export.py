@@ -1,21 +1,25 @@
 """safl-export: see `binaries.export_flags`."""
 
-import pathlib
-import sys
-
-from absl import flags
+import os
 
 from binaries import common, export_flags
+
+FLAGS = export_flags.FLAGS
 
 
 def main() -> None:
   """A run's newest global model -> files that others can load."""
-  run = common.required('run')
+  from safl_tf import errors, run_folder
+
+  run = FLAGS.required('run')
+  run_folder.check_is_run(run)
+  output = os.path.expanduser(FLAGS.output or os.path.join(run, 'export'))
+  if os.path.exists(output) and not os.path.isdir(output):
+    raise errors.InputError('output', output, 'must be a folder')
   common.start_tensorflow()
-  from safl_tf import export, run_folder
+  from safl_tf import export
 
   loaded = run_folder.load(run)
-  output = flags.FLAGS.output or pathlib.Path(run) / 'export'
   try:
     with common.only_errors():
       paths = export.export(
@@ -23,10 +27,13 @@ def main() -> None:
         output,
         loaded.input_spec,
         loaded.from_logits,
-        flags.FLAGS.format,
+        FLAGS.format,
+        loaded.about,
       )
   except export.ExportError as error:
-    sys.exit(f'safl-export: {error}')
+    raise common.ExitError(f'--run={run}: {error}') from error
+  except OSError as error:
+    raise errors.InputError('output', output, f'{error.strerror}') from error
   print(f'global model of round {loaded.round_number}, verified:')
   for path in paths:
     print(f'  {path}')

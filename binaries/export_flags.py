@@ -7,14 +7,14 @@ the .keras file is the plain Keras model. Both are loaded again by a process
 that doesn't know safl_tf, and their predictions compared, before they count.
 """
 
-from absl import flags
-
 from binaries import common
 from safl_tf import names
 
-flags.DEFINE_string('run', None, 'The folder of a run. Required.')
-flags.DEFINE_string('output', None, "Where to write; the run's export/ folder.")
-common.choice(
+FLAGS = common.Flags()
+
+FLAGS.text('run', None, 'The folder of a run; required.')
+FLAGS.text('output', None, "Where to write; the run's export/ folder.")
+FLAGS.choice(
   'format',
   'both',
   [name for name in names.EXPORTS if name != 'none'],

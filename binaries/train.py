@@ -9,15 +9,17 @@ from binaries import common, training_flags
 
 def main() -> None:
   """Flags -> data, model, algorithm -> one run -> pictures and export."""
-  values = training_flags.values()
-  common.start_tensorflow()
-  from binaries import building
-  from safl_tf import export, plots, records, run_folder, simulation
-
   start = time.perf_counter()
+  values = training_flags.values()
+  from safl_tf import run_folder
+
   path = pathlib.Path(values['output_dir']) / values['experiment']
   folder = run_folder.RunFolder(path, values, values['keep_checkpoints'])
   folder.check()
+  common.start_tensorflow()
+  from binaries import building
+  from safl_tf import simulation
+
   trainer, dataset = building.process_and_data(values)
   schedule = simulation.Schedule(
     values['rounds'],
@@ -25,34 +27,66 @@ def main() -> None:
     values['checkpoint_every'],
     values['stop_at_accuracy'],
   )
-  result = simulation.run(
-    trainer,
-    schedule,
-    values['seed'],
-    (dataset.x_test, dataset.y_test),
-    folder,
-  )
-  run_folder.write_model(path, trainer.model, list(dataset.class_names))
+  with folder.opened():
+    run_folder.write_model(path, trainer.model, dataset.class_names)
+    result = simulation.run(
+      trainer,
+      schedule,
+      values['seed'],
+      (dataset.x_test, dataset.y_test),
+      folder,
+    )
+    _write_results(values, path, result, dataset)
+    failure = _export(values, path, result, dataset)
+  _summarise(result.history, path, time.perf_counter() - start)
+  if failure:
+    raise common.ExitError(failure)
+
+
+def _write_results(
+  values: dict[str, Any], path: pathlib.Path, result: Any, dataset: Any
+) -> None:
+  """The plots, and devices.csv if asked for."""
+  from safl_tf import plots, records, simulation
+
   if values['device_table']:
-    table = simulation.device_table(trainer, result.state)
+    table = simulation.device_table(result.process, result.state)
     records.write_devices(path, table)
-  title = f'{values["algorithm"]}, {values["model"]} on {dataset.name}'
   plots.write_all(
     path,
     result.history,
-    trainer.clients.label_counts(),
+    result.process.clients.label_counts(),
     dataset.class_names,
-    title,
+    f'{values["algorithm"]}, {values["model"]} on {dataset.name}',
   )
-  with common.only_errors():
-    export.export(
-      result.model,
-      path / 'export',
-      trainer.model.input_spec,
-      trainer.model.from_logits,
-      values['export'],
+
+
+def _export(
+  values: dict[str, Any], path: pathlib.Path, result: Any, dataset: Any
+) -> str | None:
+  """Exports the model unless that was done; what went wrong, if anything."""
+  from safl_tf import export, run_folder
+
+  model, formats = result.process.model, values['export']
+  about = run_folder.about(result.state.t, dataset.class_names)
+  if export.is_current(path / 'export', formats, about):
+    return None
+  try:
+    with common.only_errors():
+      export.export(
+        result.model,
+        path / 'export',
+        model.input_spec,
+        model.from_logits,
+        formats,
+        about,
+      )
+  except (export.ExportError, OSError) as error:
+    return (
+      f'--export={formats}: {error}; all else of the run is in {path}, '
+      f'safl-export --run={path} tries again'
     )
-  _summarise(result.history, path, time.perf_counter() - start)
+  return None
 
 
 def _summarise(

@@ -11,43 +11,44 @@ Everything a run makes lies in OUTPUT_DIR/EXPERIMENT. The same command again
 goes on where it stopped.
 """
 
+import hashlib
+import os
+import pathlib
 from typing import Any
 
-from absl import flags
-
 from binaries import common
-from safl_tf import names
+from safl_tf import checks, errors, names
 
-FLAGS = flags.FLAGS
+FLAGS = common.Flags()
 
 # Sizes that follow the data set: the sample's, and the paper's for all others.
 _SAMPLE_SIZES = {'num_devices': 20, 'mean_examples': 200.0, 'rounds': 60}
 _PAPER_SIZES = {'num_devices': 80, 'mean_examples': 600.0, 'rounds': 100}
 
-common.choice('algorithm', 'safl', names.ALGORITHMS, 'The federated algorithm.')
-common.choice(
+FLAGS.choice('algorithm', 'safl', names.ALGORITHMS, 'The federated algorithm.')
+FLAGS.choice(
   'dataset', 'mnist_sample', names.DATASETS, 'The data, all but the first TFDS.'
 )
-flags.DEFINE_string(
+FLAGS.folder(
   'data_dir', None, "TFDS's folder; TFDS_DATA_DIR or its default if not given."
 )
-flags.DEFINE_string(
+FLAGS.text(
   'model',
   'auto',
   'lenet5, light_vgg or the path of a .keras file; auto is lenet5 for digits '
   'and light_vgg for the rest, as in the paper.',
 )
-flags.DEFINE_string(
+FLAGS.text(
   'activation', None, 'Of the hidden layers of lenet5 (tanh) or light_vgg.'
 )
 
-common.integer(
+FLAGS.integer(
   'num_devices',
   None,
   '[n] Devices; 20 for mnist_sample, else 80.',
   low=1,
 )
-common.real(
+FLAGS.real(
   'fraction',
   1.0,
   '[R] Share of devices in a round.',
@@ -55,57 +56,57 @@ common.real(
   high=1,
   open_low=True,
 )
-common.integer(
+FLAGS.integer(
   'devices_per_round', None, '[s] Devices in a round, instead of R.', low=1
 )
-common.integer(
+FLAGS.integer(
   'rounds',
   None,
   '[T] Communication rounds; 60 for mnist_sample, else 100.',
   low=1,
 )
-common.integer('local_epochs', 3, '[E] Local epochs in a round.', low=1)
-common.integer('batch_size', 50, '[B] Examples in a batch.', low=1)
-common.real(
+FLAGS.integer('local_epochs', 3, '[E] Local epochs in a round.', low=1)
+FLAGS.integer('batch_size', 50, '[B] Examples in a batch.', low=1)
+FLAGS.real(
   'learning_rate', 0.002, '[alpha] Learning rate.', low=0, open_low=True
 )
-common.choice(
+FLAGS.choice(
   'optimizer', 'sgd', names.OPTIMIZERS, 'Local optimizer, reset every round.'
 )
-common.choice(
+FLAGS.choice(
   'loss',
   'categorical',
   names.LOSSES,
   "[H] Cross-entropy, or the paper's with two terms.",
 )
-common.choice(
+FLAGS.choice(
   'loss_reduction',
   'sum',
   names.LOSS_REDUCTIONS,
   "How a batch's losses are put together.",
 )
 
-common.real(
+FLAGS.real(
   'epsilon',
   0.3,
   '[eps] Weight of the global model in an element that is kept local.',
   low=0,
   high=1,
 )
-common.real('temperature', 80.0, '[L] of p = exp(-t/L).', low=0, open_low=True)
-common.choice(
+FLAGS.real('temperature', 80.0, '[L] of p = exp(-t/L).', low=0, open_low=True)
+FLAGS.choice(
   'anneal_clock',
   'round',
   names.ANNEAL_CLOCKS,
   'What t in p = exp(-t/L) counts.',
 )
-common.choice(
+FLAGS.choice(
   'mix_granularity',
   'element',
   names.MIX_GRANULARITIES,
   'Whether u is drawn for every element or once for the model.',
 )
-common.real(
+FLAGS.real(
   'nu',
   0.5,
   '[nu] of q = exp(-Delta/nu), in extended_safl.',
@@ -113,59 +114,57 @@ common.real(
   open_low=True,
 )
 
-common.choice(
+FLAGS.choice(
   'partition',
   'labels',
   names.PARTITIONS,
   "How devices get data: the paper's, with few labels each, or all alike.",
 )
-common.integer('max_labels', 7, 'Most labels on a device.', low=1)
-common.real(
+FLAGS.integer('max_labels', 7, 'Most labels on a device.', low=1)
+FLAGS.real(
   'mean_examples',
   None,
   "[m] Mean size of the devices' data; 200 for mnist_sample, else 600.",
   low=0,
   open_low=True,
 )
-common.real(
+FLAGS.real(
   'variance_examples', 100.0, '[sigma^2] Variance of the sizes.', low=0
 )
-common.choice(
+FLAGS.choice(
   'init',
   'per_device',
   names.INITS,
   "Every device's own initial model, or one for all (a .keras file's weights).",
 )
-common.integer('seed', 0, 'Of all random draws.', low=0, high=2**63 - 1)
+FLAGS.integer('seed', 0, 'Of all random draws.', low=0, high=2**63 - 1)
 
-flags.DEFINE_string('output_dir', 'runs', 'Where runs are kept.')
-flags.DEFINE_string(
-  'experiment', None, "The run's name; ALGORITHM_DATASET by default."
-)
-common.integer('eval_every', 1, 'Rounds between evaluations.', low=1)
-common.integer('checkpoint_every', 5, 'Rounds between checkpoints.', low=1)
-common.integer('keep_checkpoints', 2, 'Checkpoints to keep.', low=1)
-common.real(
+FLAGS.text('output_dir', 'runs', 'Where runs are kept.')
+FLAGS.text('experiment', None, "The run's name; ALGORITHM_DATASET by default.")
+FLAGS.integer('eval_every', 1, 'Rounds between evaluations.', low=1)
+FLAGS.integer('checkpoint_every', 5, 'Rounds between checkpoints.', low=1)
+FLAGS.integer('keep_checkpoints', 2, 'Checkpoints to keep.', low=1)
+FLAGS.real(
   'stop_at_accuracy', None, 'Stop at this test accuracy.', low=0, high=1
 )
-flags.DEFINE_bool(
+FLAGS.boolean(
   'device_table',
   False,
   'Write devices.csv: accuracy of the own and the global model on every '
   "device's data.",
 )
-common.choice(
+FLAGS.choice(
   'export', 'both', names.EXPORTS, 'What to write of the global model.'
 )
 
-common.choice(
+FLAGS.choice(
   'executor', 'auto', names.EXECUTORS, 'How devices are run side by side.'
 )
-common.choice(
+FLAGS.choice(
   'jit_compile', 'auto', names.JIT_COMPILES, 'Whether XLA compiles training.'
 )
-flags.DEFINE_string('device', 'auto', 'auto, cpu, gpu, or for example gpu:1.')
-common.choice(
+FLAGS.text('device', 'auto', 'auto, cpu, gpu, or for example gpu:1.')
+FLAGS.choice(
   'mixed_precision',
   'none',
   names.MIXED_PRECISIONS,
@@ -174,9 +173,12 @@ common.choice(
 
 
 def values() -> dict[str, Any]:
-  """All flags of this program, with defaults that follow from others."""
-  defined = FLAGS.flags_by_module_dict()[__name__]
-  found = {flag.name: flag.value for flag in defined}
+  """All flags of this program, with defaults that follow from others.
+
+  Raises:
+    InputError: flags that contradict each other, or name what isn't there.
+  """
+  found = FLAGS.own(__name__)
   sample = found['dataset'] == 'mnist_sample'
   sizes = _SAMPLE_SIZES if sample else _PAPER_SIZES
   for name, size in sizes.items():
@@ -187,4 +189,47 @@ def values() -> dict[str, Any]:
     found['model'] = 'lenet5' if digits else 'light_vgg'
   if found['experiment'] is None:
     found['experiment'] = f'{found["algorithm"]}_{found["dataset"]}'
-  return found
+  for name in ('model', 'output_dir'):
+    found[name] = os.path.expanduser(found[name])
+  _check_devices(found)
+  _check_experiment(found['experiment'])
+  return found | _check_model(found)
+
+
+def _check_devices(found: dict[str, Any]) -> None:
+  s, n = found['devices_per_round'], found['num_devices']
+  if s is None:
+    return
+  if FLAGS['fraction'].present:
+    raise errors.InputError(
+      'devices_per_round',
+      s,
+      f'contradicts --fraction={FLAGS.fraction:g}; give one of them',
+    )
+  if s > n:
+    raise errors.InputError(
+      'devices_per_round', s, f'must be at most the number of devices, {n}'
+    )
+
+
+def _check_experiment(name: str) -> None:
+  if name in ('', '.', '..') or '/' in name or '\\' in name:
+    raise errors.InputError(
+      'experiment', name, "must be a folder's name, not a path"
+    )
+
+
+def _check_model(found: dict[str, Any]) -> dict[str, str]:
+  """What tells a model's file from another one under the same name."""
+  name = found['model']
+  if not name.endswith('.keras'):
+    checks.choice('model', name, ['auto', *names.MODELS, 'FILE.keras'])
+    return {}
+  common.check_keras_file(name)
+  for flag, unset in (('activation', None), ('mixed_precision', 'none')):
+    if found[flag] != unset:
+      raise errors.InputError(
+        flag, found[flag], f'is for built-in models; {name} has its own'
+      )
+  digest = hashlib.sha256(pathlib.Path(name).read_bytes())
+  return {'model_sha256': digest.hexdigest()}

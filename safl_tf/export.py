@@ -12,20 +12,30 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from safl_tf import checks, flat_model, losses, names
+from safl_tf import checks, files, flat_model, losses, names
 
 SAVED_MODEL = 'saved_model'
 KERAS_FILE = 'model.keras'
+ABOUT = 'export.json'
+
+_PARTS = {
+  'both': [SAVED_MODEL, KERAS_FILE],
+  'savedmodel': [SAVED_MODEL],
+  'keras': [KERAS_FILE],
+  'none': [],
+}
+_MOST_SECONDS = 600  # for the other process
 
 
 class ExportError(RuntimeError):
-  """What was written can't be loaded, or predicts something else."""
+  """A model can't be written, or what was written predicts something else."""
 
 
 def export(
@@ -34,6 +44,7 @@ def export(
   input_spec: Any,
   from_logits: bool,
   formats: str = 'both',
+  about: Mapping[str, Any] | None = None,
 ) -> list[pathlib.Path]:
   """Writes a model so that others can use it, and checks that they can.
 
@@ -47,31 +58,51 @@ def export(
     input_spec: `flat_model.FlatModel.input_spec`.
     from_logits: whether the model's outputs are logits.
     formats: 'both', 'savedmodel', 'keras' or 'none'.
+    about: what to say of the model in `export.json`, such as the names of its
+      classes; JSON values.
 
   Returns:
-    The paths written.
+    The paths written, without `export.json`.
 
   Raises:
-    ExportError: if a fresh process could not load it or predicted otherwise.
+    ExportError: if it could not be written, or a fresh process could not load
+      it or predicted otherwise.
   """
-  checks.choice('export', formats, names.EXPORTS)
-  if formats == 'none':
+  parts = _PARTS[checks.choice('export', formats, names.EXPORTS)]
+  if not parts:
     return []
   folder = pathlib.Path(folder)
   folder.mkdir(parents=True, exist_ok=True)
-  parts = {'savedmodel': [SAVED_MODEL], 'keras': [KERAS_FILE]}.get(
-    formats, [SAVED_MODEL, KERAS_FILE]
-  )
   with tempfile.TemporaryDirectory(dir=folder, prefix='.new-') as scratch:
     new = pathlib.Path(scratch)
-    if SAVED_MODEL in parts:
-      _write_saved_model(model, new / SAVED_MODEL, input_spec, from_logits)
-    if KERAS_FILE in parts:
-      model.save(new / KERAS_FILE)
+    try:
+      if SAVED_MODEL in parts:
+        _write_saved_model(model, new / SAVED_MODEL, input_spec, from_logits)
+      if KERAS_FILE in parts:
+        model.save(new / KERAS_FILE)
+    except Exception as error:  # whatever a user's layers may do
+      raise ExportError(f'the model could not be written: {error}') from error
     _check(model, new, parts, input_spec, from_logits)
+    (folder / ABOUT).unlink(missing_ok=True)  # until all of it is new
     for name in parts:
       _move(new / name, folder / name)
+  files.write_json(folder / ABOUT, {**(about or {}), 'files': parts})
   return [folder / name for name in parts]
+
+
+def is_current(
+  folder: str | pathlib.Path, formats: str, about: Mapping[str, Any]
+) -> bool:
+  """Whether `export` has already written all this."""
+  folder = pathlib.Path(folder)
+  try:
+    described = json.loads((folder / ABOUT).read_text())
+  except (OSError, ValueError):
+    return False
+  written = described.pop('files', [])
+  return described == about and all(
+    name in written and (folder / name).exists() for name in _PARTS[formats]
+  )
 
 
 def _write_saved_model(
@@ -124,15 +155,21 @@ def _check(
   (folder / 'check.json').write_text(json.dumps(request))
   script = pathlib.Path(__file__).with_name('check_export.py')
   environment = {**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '3'}
-  done = subprocess.run(
-    [sys.executable, '-P', str(script), str(folder)],
-    capture_output=True,
-    text=True,
-    env=environment,
-    check=False,
-  )
+  try:
+    done = subprocess.run(
+      [sys.executable, '-P', str(script), str(folder)],
+      capture_output=True,
+      text=True,
+      env=environment,
+      check=False,
+      timeout=_MOST_SECONDS,
+    )
+  except subprocess.TimeoutExpired as error:
+    raise ExportError(
+      f'the exported model was not verified: no answer in {_MOST_SECONDS} s'
+    ) from error
   if done.returncode != 0:
-    lines = (done.stderr.strip() or 'no message').splitlines()
+    lines = (done.stderr.strip() or f'exit {done.returncode}').splitlines()
     raise ExportError(f'the exported model was not verified: {lines[-1]}')
 
 

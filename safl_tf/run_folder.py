@@ -1,16 +1,23 @@
-"""One folder per run: what was asked, what happened, and how to go on."""
+"""One folder per run: what was asked, what happened, and how to go on.
+
+To look at a folder takes no TensorFlow; it is imported where it is needed.
+"""
 
 import json
 import os
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import keras
 import numpy as np
 
-from safl_tf import checkpoints, errors, files, flat_model, process, records
+from safl_tf import checkpoints, errors, files, records
+
+if TYPE_CHECKING:
+  import keras
+
+  from safl_tf import flat_model, process
 
 Row = dict[str, Any]
 
@@ -52,17 +59,20 @@ class RunFolder:
       self.path / 'checkpoints', keep_checkpoints
     )
     self._log = records.MetricsLog(self.path)
+    self._is_open = False
 
   def check(self) -> None:
     """Refuses a folder that can't be written or was made with other flags."""
-    existing = next(p for p in (self.path, *self.path.parents) if p.exists())
-    if not existing.is_dir() or not os.access(existing, os.W_OK):
+    places = (self.path, *self.path.parents)
+    existing = next(p for p in places if os.path.exists(p))
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
       raise errors.InputError(
         'output_dir', self.path, f'{existing} is not a folder one can write to'
       )
+    done = max(self._checkpoints.rounds(), default=0)
     hparams = records.read_hparams(self.path)
     if hparams is None:
-      if self._checkpoints.rounds():
+      if done:
         raise errors.InputError(
           'experiment', self.path, 'has checkpoints but no hparams.json'
         )
@@ -70,8 +80,7 @@ class RunFolder:
     changed = records.differing(hparams['flags'], self._flags, ignore=_FREE)
     if changed:
       told = '; '.join(
-        f'--{name} was {was}, is {now}'
-        for name, (was, now) in sorted(changed.items())
+        f'{name} was {was}, is {now}' for name, (was, now) in changed.items()
       )
       raise errors.InputError(
         'experiment',
@@ -79,23 +88,40 @@ class RunFolder:
         f'this folder was made with other flags ({told}); '
         'choose another --experiment or the same flags',
       )
+    rounds = self._flags.get('rounds', done)
+    if rounds < done:
+      raise errors.InputError(
+        'rounds',
+        rounds,
+        f'{self.path} has done {done} already; must be at least that, or '
+        'choose another --experiment',
+      )
 
   @contextmanager
   def opened(self) -> Iterator[None]:
-    """Makes the folder and keeps other processes out of it."""
-    self.check()
-    self.path.mkdir(parents=True, exist_ok=True)
+    """Makes the folder and keeps other processes out of it.
+
+    Inside another `with` of the same object it does nothing.
+    """
+    if self._is_open:
+      yield
+      return
+    self.check()  # before anything is made
     with files.run_lock(self.path):
-      if not (self.path / 'hparams.json').exists():
+      self.check()
+      hparams = records.read_hparams(self.path)
+      if not hparams or records.differing(hparams['flags'], self._flags):
         records.write_hparams(self.path, self._flags)
+      self._is_open = True
       try:
         yield
       finally:
+        self._is_open = False
         self._log.close()
 
   def restore(
-    self, start: process.FederatedState
-  ) -> tuple[process.FederatedState, list[Row]]:
+    self, start: 'process.FederatedState'
+  ) -> tuple['process.FederatedState', list[Row]]:
     """The newest state that can be read, or `start`; and its history."""
     found = self._checkpoints.restore_latest()
     if found is None:
@@ -110,13 +136,13 @@ class RunFolder:
     """Writes a round's row to metrics.csv and the TensorBoard log."""
     self._log.append(row)
 
-  def save(self, state: process.FederatedState, history: list[Row]) -> None:
+  def save(self, state: 'process.FederatedState', history: list[Row]) -> None:
     """Writes a checkpoint."""
     self._checkpoints.save(state.t, *to_arrays(state, history))
 
 
 def to_arrays(
-  state: process.FederatedState, history: list[Row]
+  state: 'process.FederatedState', history: list[Row]
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
   """What a checkpoint holds of a state."""
   arrays = state.devices.to_arrays()
@@ -129,11 +155,13 @@ def to_arrays(
 
 
 def from_arrays(
-  start: process.FederatedState,
+  start: 'process.FederatedState',
   arrays: Mapping[str, np.ndarray],
   meta: Mapping[str, Any],
-) -> process.FederatedState:
+) -> 'process.FederatedState':
   """The state of a checkpoint; `start` is the same run's state 0."""
+  from safl_tf import process
+
   prefix = 'memory/'
   return process.FederatedState(
     seed=meta['seed'],
@@ -149,9 +177,13 @@ def from_arrays(
 
 
 def write_model(
-  path: pathlib.Path, model: flat_model.FlatModel, class_names: list[str]
+  path: pathlib.Path,
+  model: 'flat_model.FlatModel',
+  class_names: Sequence[str],
 ) -> None:
   """Writes model.json: architecture, inputs, and what the outputs mean."""
+  import keras
+
   config = keras.saving.serialize_keras_object(model.template)
   config.pop('compile_config', None)
   files.write_json(
@@ -160,7 +192,7 @@ def write_model(
       'model': config,
       'from_logits': model.from_logits,
       'inputs': model.input_spec,
-      'class_names': class_names,
+      'class_names': list(class_names),
     },
   )
 
@@ -176,11 +208,16 @@ class LoadedRun(NamedTuple):
     round_number: the round it is of.
   """
 
-  model: keras.Model
+  model: 'keras.Model'
   input_spec: Any
   from_logits: bool
   class_names: list[str]
   round_number: int
+
+  @property
+  def about(self) -> dict[str, Any]:
+    """What an export of it says."""
+    return about(self.round_number, self.class_names)
 
 
 def load(path: str | pathlib.Path, argument: str = 'run') -> LoadedRun:
@@ -190,13 +227,17 @@ def load(path: str | pathlib.Path, argument: str = 'run') -> LoadedRun:
     path: the folder.
     argument: what to call it in an error.
   """
+  import keras
+
+  from safl_tf import flat_model
+
+  check_is_run(path, argument)
   path = pathlib.Path(path)
-  if not is_run(path):
-    raise errors.InputError(
-      argument, path, 'is not the folder of a run (it has no model.json)'
-    )
   described = json.loads((path / 'model.json').read_text())
-  found = checkpoints.Checkpoints(path / 'checkpoints').restore_latest()
+  try:
+    found = checkpoints.Checkpoints(path / 'checkpoints').restore_latest()
+  except errors.InputError as error:
+    raise errors.InputError(argument, path, error.allowed) from error
   if found is None or 'z_bar' not in found[1]:
     raise errors.InputError(argument, path, 'has no global model yet')
   round_number, arrays, _ = found
@@ -215,3 +256,16 @@ def load(path: str | pathlib.Path, argument: str = 'run') -> LoadedRun:
 def is_run(path: str | pathlib.Path) -> bool:
   """Whether a folder is a run's."""
   return (pathlib.Path(path) / 'model.json').is_file()
+
+
+def check_is_run(path: str | pathlib.Path, argument: str = 'run') -> None:
+  """Refuses a folder that isn't a run's; `argument` is what to call it."""
+  if not is_run(path):
+    raise errors.InputError(
+      argument, path, 'is not the folder of a run (it has no model.json)'
+    )
+
+
+def about(round_number: int, class_names: Sequence[str]) -> dict[str, Any]:
+  """What is to be known of an exported model."""
+  return {'round': round_number, 'class_names': list(class_names)}

@@ -1,0 +1,274 @@
+"""A user's mistake: one line on stderr, exit code 2, nothing written."""
+
+import pytest
+import requests
+
+from tests.binaries import programs
+
+# What the command line says before TensorFlow is imported. Of the files named
+# here, notes.txt is a text, own.keras a zip archive and run/ an empty folder.
+LIGHT = [
+  ('train', '--epsilon=1.5', '--epsilon=1.5: must be a number in [0, 1]'),
+  ('train', '--epsilon=-0.1', '--epsilon=-0.1: must be a number in [0, 1]'),
+  ('train', '--epsilon=nan', '--epsilon=nan: must be a number in [0, 1]'),
+  ('train', '--epsilon=much', '--epsilon=much: must be a number'),
+  ('train', '--temperature=0', '--temperature=0.0: must be a number > 0'),
+  ('train', '--temperature=-80', '--temperature=-80.0: must be a number > 0'),
+  ('train', '--temperature=inf', '--temperature=inf: must be a number > 0'),
+  ('train', '--nu=0', '--nu=0.0: must be a number > 0'),
+  ('train', '--nu=-1', '--nu=-1.0: must be a number > 0'),
+  ('train', '--fraction=0', '--fraction=0.0: must be a number in (0, 1]'),
+  ('train', '--fraction=1.01', '--fraction=1.01: must be a number in (0, 1]'),
+  ('train', '--learning_rate=-1', '--learning_rate=-1.0: must be a number > 0'),
+  ('train', '--mean_examples=0', '--mean_examples=0.0: must be a number > 0'),
+  (
+    'train',
+    '--variance_examples=-1',
+    '--variance_examples=-1.0: must be a number >= 0',
+  ),
+  (
+    'train',
+    '--stop_at_accuracy=2',
+    '--stop_at_accuracy=2.0: must be a number in [0, 1]',
+  ),
+  ('train', '--rounds=0', '--rounds=0: must be a whole number >= 1'),
+  ('train', '--rounds=abc', '--rounds=abc: must be a whole number'),
+  ('train', '--rounds=2.5', '--rounds=2.5: must be a whole number'),
+  ('train', '--rounds=', '--rounds=: must be a whole number'),
+  ('train', '--rounds', 'Missing value for flag --rounds'),
+  ('train', '--batch_size=0', '--batch_size=0: must be a whole number >= 1'),
+  (
+    'train',
+    '--local_epochs=0',
+    '--local_epochs=0: must be a whole number >= 1',
+  ),
+  ('train', '--num_devices=0', '--num_devices=0: must be a whole number >= 1'),
+  ('train', '--seed=-1', '--seed=-1: must be a whole number in [0, '),
+  ('train', '--max_labels=0', '--max_labels=0: must be a whole number >= 1'),
+  (
+    'train',
+    '--dataset=mnst',
+    '--dataset=mnst: did you mean mnist or ... must be one of mnist_sample, ',
+  ),
+  (
+    'train',
+    '--algorithm=sfal',
+    '--algorithm=sfal: did you mean safl ... must be one of fedavg, safl, ',
+  ),
+  (
+    'train',
+    '--optimizer=adma',
+    '--optimizer=adma: did you mean adam ... one of',
+  ),
+  ('train', '--loss=papr', '--loss=papr: did you mean paper? must be one of '),
+  ('train', '--partition=idd', '--partition=idd: did you mean iid? must be '),
+  ('train', '--model=lenet', '--model=lenet: did you mean lenet5? must be one'),
+  ('train', '--model=notes.txt', '--model=notes.txt: must be one of auto, len'),
+  ('train', '--model=no.keras', '--model=no.keras: there is no such file'),
+  ('train', '--model=run.keras', '--model=run.keras: must be a .keras file as'),
+  (
+    'train',
+    '--model=own.keras --mixed_precision=float16',
+    '--mixed_precision=float16: is for built-in models; own.keras has its own',
+  ),
+  (
+    'train',
+    '--model=own.keras --activation=relu',
+    '--activation=relu: is for built-in models; own.keras has its own',
+  ),
+  (
+    'train',
+    '--devices_per_round=9 --num_devices=8',
+    '--devices_per_round=9: must be at most the number of devices, 8',
+  ),
+  (
+    'train',
+    '--devices_per_round=21',
+    '--devices_per_round=21: must be at most the number of devices, 20',
+  ),
+  (
+    'train',
+    '--fraction=1 --devices_per_round=3',
+    '--devices_per_round=3: contradicts --fraction=1; give one of them',
+  ),
+  ('train', '--round=3', '--round=3: no such flag; did you mean --rounds? see'),
+  ('train', '--nothing_like_it', '--nothing_like_it: no such flag; see --help'),
+  ('train', 'stray', 'stray: not a flag; flags are written --name=value'),
+  ('train', '--flagfile=no.flags', '--flagfile=no.flags: No such file'),
+  ('train', '--flagfile=run', '--flagfile=run: Is a directory'),
+  ('train', '--flagfile=own.keras', '--flagfile: must be a text file'),
+  (
+    'train',
+    '--dataset=mnist --data_dir=no',
+    '--data_dir=no: must be an existing folder',
+  ),
+  (
+    'train',
+    '--output_dir=notes.txt',
+    '--output_dir=notes.txt/safl_mnist_sample: notes.txt is not a folder one',
+  ),
+  (
+    'train',
+    '--output_dir=notes.txt/below',
+    '--output_dir=notes.txt/below/safl_mnist_sample: notes.txt is not a folder',
+  ),
+  ('train', '--experiment=a/b', "--experiment=a/b: must be a folder's name"),
+  ('train', '--experiment=..', "--experiment=..: must be a folder's name"),
+  ('train', '--experiment=', "--experiment=: must be a folder's name"),
+  (
+    'train',
+    '--epsilon=2 --nu=0',
+    '--epsilon=2.0: must be a number in [0, 1]; --nu=0.0: must be a number > 0',
+  ),
+  ('export', '', '--run=: is required'),
+  ('export', '--run=no', '--run=no: is not the folder of a run'),
+  ('export', '--run=run', '--run=run: is not the folder of a run'),
+  ('export', '--run=run --format=pb', '--format=pb: must be one of both, save'),
+  ('evaluate', '', '--model=: is required'),
+  ('evaluate', '--model=no.keras', '--model=no.keras: there is no such file'),
+  ('evaluate', '--model=notes.txt', '--model=notes.txt: must be a .keras file'),
+  ('evaluate', '--model=run --dataset=x', '--dataset=x: must be one of mnist_'),
+]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+  (tmp_path / 'notes.txt').write_text('not a model')
+  (tmp_path / 'run.keras').write_text('not a model either')
+  (tmp_path / 'own.keras').write_bytes(b'PK\5\6' + bytes([255]) * 4 + bytes(14))
+  (tmp_path / 'run').mkdir()
+  monkeypatch.chdir(tmp_path)
+  return tmp_path
+
+
+def check(outcome, program, message):
+  beginning, *parts = message.split(' ... ')
+  assert outcome.err.startswith(f'safl-{program}: {beginning}')
+  assert all(part in outcome.err for part in parts)
+  assert outcome.err.count('\n') == 1 and outcome.err.endswith('\n')
+  assert outcome.out == ''
+  assert outcome.code == 2
+
+
+@pytest.mark.parametrize('program, arguments, message', LIGHT)
+def test_without_tensorflow(folder, program, arguments, message):
+  before = programs.snapshot(folder)
+  outcome = programs.call_light(program, *arguments.split(), cwd=folder)
+  check(outcome, program, message)
+  assert programs.snapshot(folder) == before
+
+
+@pytest.mark.parametrize('flag', ['dataset', 'model', 'rounds', 'experiment'])
+def test_one_line_whatever_the_value(folder, flag):
+  value = '/a\nb\r\n  c\x0bd\u2028e'
+  outcome = programs.call_light('train', f'--{flag}={value}', cwd=folder)
+  check(outcome, 'train', f'--{flag}=/a b c d e: ')
+
+
+@pytest.fixture(scope='session')
+def misfits(tmp_path_factory):
+  """Models that don't fit the digits: 5 classes, and colour images."""
+  import keras
+
+  folder = tmp_path_factory.mktemp('misfits')
+  for name, shape, classes in (
+    ('narrow', (28, 28, 1), 5),
+    ('colour', (32, 32, 3), 10),
+  ):
+    layers = [keras.layers.Flatten(), keras.layers.Dense(classes)]
+    model = keras.Sequential([keras.Input(shape), *layers])
+    model.save(folder / f'{name}.keras')
+  return folder
+
+
+@pytest.mark.parametrize(
+  'program, arguments, message',
+  [
+    ('train', '--max_labels=11', '--max_labels=11: must be a whole number in'),
+    (
+      'train',
+      '--activation=rleu',
+      '--activation=rleu: did you mean relu or relu6',
+    ),
+    (
+      'train',
+      '--device=gpu:99',
+      '--device=gpu:99: not on this machine; it has',
+    ),
+    (
+      'train',
+      '--device=tpu',
+      '--device=tpu: not on this machine; it has cpu:0',
+    ),
+    (
+      'train',
+      '--model=own.keras',
+      '--model=own.keras: is not a Keras model th',
+    ),
+    (
+      'train',
+      '--model={}/narrow.keras',
+      '--model={}/narrow.keras: its outputs have shape (2, 5), but 10 classes',
+    ),
+    (
+      'train',
+      '--model={}/colour.keras',
+      '--model={}/colour.keras: does not take inputs of shape (28, 28, 1) ',
+    ),
+    (
+      'evaluate',
+      '--model={}/narrow.keras',
+      '--model={}/narrow.keras: gives outputs of shape (5,) for an image, but ',
+    ),
+    (
+      'evaluate',
+      '--model={}/colour.keras',
+      '--model={}/colour.keras: does not take images of shape (28, 28, 1) ',
+    ),
+    (
+      'evaluate',
+      '--model=own.keras',
+      '--model=own.keras: is not a Keras model',
+    ),
+    (
+      'evaluate',
+      '--model=run',
+      '--model=run: is neither a run (no model.json) nor a SavedModel',
+    ),
+  ],
+)
+def test_with_tensorflow(folder, call, misfits, program, arguments, message):
+  before = programs.snapshot(folder)
+  outcome = call(program, *arguments.format(misfits).split())
+  check(outcome, program, message.format(misfits))
+  assert programs.snapshot(folder) == before
+
+
+def test_no_gpu(folder, call):
+  import tensorflow as tf
+
+  if tf.config.list_physical_devices('GPU'):
+    pytest.skip('there is one')
+  outcome = call('train', '--device=gpu')
+  check(outcome, 'train', '--device=gpu: not on this machine; it has cpu:0')
+
+
+@pytest.mark.parametrize('program', ['train', 'evaluate'])
+def test_data_that_cannot_be_downloaded(
+  folder, call, misfits, monkeypatch, program
+):
+  def unreachable(*args, **kwargs):
+    raise requests.ConnectionError
+
+  monkeypatch.setattr(requests, 'head', unreachable)
+  before = programs.snapshot(folder)
+  outcome = call(
+    program,
+    '--dataset=cifar10',
+    '--data_dir=run',
+    f'--model={misfits}/colour.keras',
+  )
+  check(outcome, program, '--dataset=cifar10: not prepared in ')
+  command = 'run python -c "import tensorflow_datasets as tfds; '
+  assert command in outcome.err and '.download_and_prepare()"' in outcome.err
+  assert programs.snapshot(folder) == before

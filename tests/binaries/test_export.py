@@ -1,0 +1,157 @@
+import json
+import shutil
+import zipfile
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from safl_tf import export, run_folder
+from safl_tf.data import sources
+from tests.binaries import programs
+
+
+@pytest.fixture
+def run(exported, tmp_path):
+  """An exported run, to be changed."""
+  shutil.copytree(exported, tmp_path / 'run')
+  return tmp_path / 'run'
+
+
+@pytest.fixture(scope='module')
+def images():
+  return sources.load('mnist_sample').x_test
+
+
+def test_files(exported):
+  assert {path.name for path in (exported / 'export').iterdir()} == {
+    'export.json',
+    'model.keras',
+    'saved_model',
+  }
+  about = json.loads((exported / 'export' / 'export.json').read_text())
+  assert about['round'] == 2
+  assert about['class_names'] == list('0123456789')
+
+
+def test_saved_model(exported, images):
+  wanted = run_folder.load(exported).model
+  loaded = tf.saved_model.load(str(exported / 'export' / 'saved_model'))
+  serve = loaded.signatures['serving_default']
+  [(name, spec)] = serve.structured_input_signature[1].items()
+  assert spec.dtype == tf.uint8
+  assert spec.shape.as_list() == [None, 28, 28, 1]
+  for size in (1, 5):
+    batch = tf.constant(images[:size])
+    [probabilities] = serve(**{name: batch}).values()
+    assert probabilities.shape == (size, 10)
+    np.testing.assert_allclose(
+      tf.reduce_sum(probabilities, axis=1), 1, atol=1e-6
+    )
+    np.testing.assert_allclose(
+      probabilities, tf.nn.softmax(wanted(batch)), atol=1e-6
+    )
+
+
+def test_keras_file(exported, images):
+  path = exported / 'export' / 'model.keras'
+  with zipfile.ZipFile(path) as archive:
+    config = archive.read('config.json').decode()
+  assert 'safl' not in config and '"registered_name": null' in config
+  model = keras.models.load_model(path)
+  wanted = run_folder.load(exported).model
+  for mine, theirs in zip(
+    model.get_weights(), wanted.get_weights(), strict=True
+  ):
+    np.testing.assert_array_equal(mine, theirs)
+  np.testing.assert_array_equal(model(images[:5]), wanted(images[:5]))
+
+
+def shifted(model):
+  """The model with other weights."""
+  other = keras.models.clone_model(model)
+  other.set_weights([w + 0.01 for w in model.get_weights()])
+  return other
+
+
+def sabotage_saved_model(monkeypatch):
+  write = export._write_saved_model
+  monkeypatch.setattr(
+    export,
+    '_write_saved_model',
+    lambda model, *args: write(shifted(model), *args),
+  )
+
+
+def sabotage_keras(monkeypatch):
+  save = keras.Sequential.save
+  monkeypatch.setattr(
+    keras.Sequential, 'save', lambda model, path: save(shifted(model), path)
+  )
+
+
+@pytest.mark.parametrize(
+  'sabotage, formats, name',
+  [
+    (sabotage_saved_model, 'both', 'saved_model'),
+    (sabotage_keras, 'keras', 'model.keras'),
+  ],
+)
+def test_wrong_model_is_refused(
+  run, call, monkeypatch, sabotage, formats, name
+):
+  before = programs.snapshot(run)
+  sabotage(monkeypatch)
+  outcome = call('export', f'--run={run}', f'--format={formats}')
+  assert outcome.code == 1
+  assert outcome.err.startswith(
+    f'safl-export: --run={run}: the exported model was not verified: '
+    f'{name}: predictions differ by '
+  )
+  assert outcome.err.count('\n') == 1
+  assert outcome.out == ''
+  assert programs.snapshot(run) == before
+
+
+def test_model_that_cannot_be_written(run, call, monkeypatch):
+  def fail(*args):
+    raise ValueError('no\nway')
+
+  before = programs.snapshot(run)
+  monkeypatch.setattr(export, '_write_saved_model', fail)
+  outcome = call('export', f'--run={run}', '--format=savedmodel')
+  assert (outcome.code, outcome.err) == (
+    1,
+    f'safl-export: --run={run}: the model could not be written: no way\n',
+  )
+  assert programs.snapshot(run) == before
+
+
+def test_elsewhere(run, call, tmp_path, monkeypatch):
+  monkeypatch.setattr(export, '_check', lambda *args: None)
+  shutil.rmtree(run / 'export')
+  arguments = (f'--run={run}', f'--output={tmp_path}/a/b', '--format=keras')
+  outcome = call('export', *arguments)
+  assert outcome.code == 0
+  assert f'  {tmp_path}/a/b/model.keras\n' in outcome.out
+  assert not (run / 'export').exists()
+  assert keras.models.load_model(tmp_path / 'a' / 'b' / 'model.keras')
+
+
+def test_output_that_is_no_folder(run, call, tmp_path):
+  (tmp_path / 'file').write_text('')
+  for place in ('file', 'file/below'):
+    outcome = call('export', f'--run={run}', f'--output={tmp_path}/{place}')
+    assert outcome.code == 2
+    assert outcome.err.startswith(f'safl-export: --output={tmp_path}/{place}: ')
+    assert outcome.err.count('\n') == 1
+
+
+def test_run_without_a_model_yet(run, call):
+  shutil.rmtree(run / 'checkpoints')
+  outcome = call('export', f'--run={run}')
+  assert (outcome.code, outcome.err) == (
+    2,
+    f'safl-export: --run={run}: has no global model yet\n',
+  )

@@ -1,0 +1,352 @@
+import json
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+
+from binaries import training_flags
+from safl_tf import checkpoints, export, plots, records
+from tests.binaries import programs
+
+PRESETS = sorted((programs.ROOT / 'binaries' / 'presets').glob('*.flags'))
+
+
+def rows(run):
+  return records.read_csv(run / 'metrics.csv')
+
+
+def without_times(run):
+  return [
+    {k: v for k, v in row.items() if k not in records.MEASURED}
+    for row in rows(run)
+  ]
+
+
+def newest(run):
+  """The arrays of the newest checkpoint."""
+  return checkpoints.Checkpoints(run / 'checkpoints').restore_latest()[1]
+
+
+@pytest.fixture
+def train(call, tmp_path, dense, monkeypatch):
+  """Trains a small model: outcome and folder. It compiles and plots nothing."""
+  quick = (*programs.SMALL, '--jit_compile=false', f'--output_dir={tmp_path}')
+  monkeypatch.setattr(
+    plots, 'write_all', lambda run, *args: (run / 'plotted').touch()
+  )
+
+  def run(*arguments, name='run', model=dense):
+    where = (f'--experiment={name}', f'--model={model}')
+    return call('train', *quick, *where, *arguments), tmp_path / name
+
+  return run
+
+
+@pytest.fixture
+def copied(finished, tmp_path):
+  """The finished run, to be changed, and the command that made it."""
+  run = tmp_path / finished.name
+  shutil.copytree(finished, run)
+  return run, (*programs.LEARNING, f'--output_dir={tmp_path}')
+
+
+def test_what_a_run_leaves(finished):
+  hparams = json.loads((finished / 'hparams.json').read_text())
+  names = set(training_flags.FLAGS.own(training_flags.__name__))
+  assert set(hparams['flags']) == names
+  assert hparams['flags']['learning_rate'] == 0.01
+  assert hparams['flags']['model'] == 'lenet5'
+  assert set(hparams['versions']) >= {'python', 'tensorflow', 'keras', 'numpy'}
+  lines = (finished / 'metrics.csv').read_text().splitlines()
+  assert lines[0] == ','.join(records.COLUMNS)
+  assert [row['round'] for row in rows(finished)] == [1, 2]
+  assert all(row['uploaded'] == row['selected'] == 4 for row in rows(finished))
+  assert rows(finished)[-1]['test_accuracy'] > 0.6
+  kept = sorted(p.name for p in (finished / 'checkpoints').iterdir())
+  assert kept == ['round_000002.json', 'round_000002.npz']
+  assert len(list((finished / 'logdir').glob('events.out.tfevents.*'))) == 1
+  for name in ('accuracy', 'annealing', 'loss', 'partition', 'uploads'):
+    image = (finished / 'plots' / f'{name}.png').read_bytes()
+    assert image.startswith(b'\x89PNG')
+  described = json.loads((finished / 'model.json').read_text())
+  assert described['from_logits'] is True
+  assert described['class_names'] == list('0123456789')
+  assert not (finished / 'export').exists()
+  assert not list(finished.rglob('.partial-*'))
+
+
+def test_same_command_again(copied, call):
+  run, command = copied
+  before = programs.snapshot(run)
+  outcome = call('train', *command)
+  assert outcome.code == 0
+  last, best = rows(run)[-1], max(r['test_accuracy'] for r in rows(run))
+  said = dict(line.split(maxsplit=1) for line in outcome.out.splitlines())
+  assert said['files'] == str(run)
+  assert said['uploads'] == '8 of 8'
+  assert said['moved'].startswith(f'{last["total_bytes_up"] / 1e6:.1f} MB up, ')
+  assert f'best accuracy  {best:.1%} (round ' in outcome.out
+  assert f'last accuracy  {last["test_accuracy"]:.1%}\n' in outcome.out
+  after = programs.snapshot(run)
+  for state in (before, after):
+    del state[pathlib.Path('hparams.json')]  # it names the folder
+    logs = [path for path in state if path.parent.name == 'logdir']
+    del state[logs.pop()]  # written anew, under a new name
+    assert not logs
+  assert after == before
+
+
+@pytest.mark.parametrize(
+  'arguments, message',
+  [
+    (
+      ('--epsilon=0.5', '--seed=3'),
+      '--experiment={0}: this folder was made with other flags '
+      '(epsilon was 0.3, is 0.5; seed was 0, is 3); choose ',
+    ),
+    (('--activation=relu',), '--experiment={0}: this folder was made with '),
+    (
+      ('--rounds=1',),
+      '--rounds=1: {0} has done 2 already; must be at least that, or choose ',
+    ),
+  ],
+)
+def test_other_command_in_the_same_folder(copied, call, arguments, message):
+  run, command = copied
+  before = programs.snapshot(run)
+  outcome = call('train', *command, *arguments)
+  assert outcome.code == 2
+  assert outcome.err.startswith(f'safl-train: {message.format(run)}')
+  assert outcome.err.count('\n') == 1
+  assert programs.snapshot(run) == before
+
+
+def test_more_rounds(train):
+  _, short = train('--rounds=2', name='raised')
+  assert train('--rounds=4', name='raised')[0].code == 0
+  assert train('--rounds=4', name='direct')[0].code == 0
+  direct = short.with_name('direct')
+  assert without_times(short) == without_times(direct)
+  assert [row['round'] for row in rows(short)] == [1, 2, 3, 4]
+  for name, array in newest(direct).items():
+    np.testing.assert_array_equal(newest(short)[name], array)
+  hparams = json.loads((short / 'hparams.json').read_text())
+  assert hparams['flags']['rounds'] == 4
+
+
+def test_stop_at_accuracy(train):
+  outcome, run = train('--rounds=50', '--stop_at_accuracy=0.01')
+  assert outcome.code == 0
+  assert [row['round'] for row in rows(run)] == [1]
+  assert train('--rounds=50', '--stop_at_accuracy=0.01')[0].code == 0
+  assert [row['round'] for row in rows(run)] == [1]
+
+
+@pytest.mark.parametrize(
+  'flag',
+  [
+    '--algorithm=fedavg',
+    '--algorithm=extended_safl',
+    '--optimizer=adam',
+    '--loss=paper',
+    '--loss_reduction=mean',
+    '--anneal_clock=step',
+    '--mix_granularity=model',
+    '--partition=iid',
+    '--init=shared',
+    '--devices_per_round=2',
+    '--seed=1',
+    '--executor=serial',
+    '--jit_compile=true',
+  ],
+)
+def test_options(train, usual, flag):
+  outcome, run = train(flag)
+  assert outcome.code == 0, outcome.err
+  name, value = flag.removeprefix('--').split('=')
+  hparams = json.loads((run / 'hparams.json').read_text())
+  assert str(hparams['flags'][name]) == value
+  result, other = newest(run)['z_bar'], newest(usual)['z_bar']
+  assert np.isfinite(result).all()
+  if name == 'executor':
+    np.testing.assert_array_equal(result, other)
+  elif name == 'jit_compile':
+    np.testing.assert_allclose(result, other, atol=1e-5)
+  else:
+    assert np.abs(result - other).max() > 1e-5
+  assert (rows(run)[-1]['q_p50'] is None) == ('extended' not in value)
+  assert rows(run)[-1]['selected'] == (2 if name == 'devices_per_round' else 4)
+
+
+@pytest.fixture(scope='module')
+def usual(tmp_path_factory, dense):
+  """A run of the small model with no other option."""
+  folder = tmp_path_factory.mktemp('usual')
+  arguments = (
+    '--jit_compile=false',
+    f'--output_dir={folder}',
+    f'--model={dense}',
+  )
+  assert programs.call('train', *programs.SMALL, *arguments) == 0
+  return folder / 'safl_mnist_sample'
+
+
+def blocks():
+  """A model with nested blocks, batch normalization and dropout."""
+  import keras
+
+  def block(name):
+    inputs = keras.Input((16,))
+    x = keras.layers.Dense(16, name='dense')(inputs)
+    x = keras.layers.BatchNormalization(name='norm')(x)
+    x = keras.layers.Dropout(0.2, name='drop')(keras.ops.relu(x))
+    return keras.Model(inputs, x, name=name)
+
+  inputs = keras.Input((28, 28, 1))
+  x = keras.layers.Rescaling(1 / 255)(inputs)
+  x = keras.layers.Flatten()(keras.layers.AveragePooling2D(7)(x))
+  x = keras.layers.Add()([block('one')(x), block('two')(x)])
+  return keras.Model(inputs, keras.layers.Dense(10, activation='softmax')(x))
+
+
+def test_own_model(train, tmp_path, call):
+  import keras
+
+  from safl_tf import run_folder
+
+  model = blocks()
+  model.save(tmp_path / 'blocks.keras')
+  arguments = ('--algorithm=fedavg', '--init=shared', '--learning_rate=1e-30')
+  outcome, run = train(*arguments, model=tmp_path / 'blocks.keras')
+  assert outcome.code == 0, outcome.err
+  loaded = run_folder.load(run)
+  assert isinstance(loaded.model, keras.Model) and not loaded.from_logits
+  # Nothing is learned: what remains are the weights of the file. Only the
+  # statistics of batch normalization, which start from there too, have moved.
+  for mine, given in zip(
+    loaded.model.trainable_variables, model.trainable_variables, strict=True
+  ):
+    np.testing.assert_allclose(mine, given, rtol=1e-6, atol=1e-20)
+  moved = [
+    np.abs(np.subtract(mine, given)).max() > 1e-3
+    for mine, given in zip(
+      loaded.model.non_trainable_variables,
+      model.non_trainable_variables,
+      strict=True,
+    )
+    if 'moving' in given.name
+  ]
+  assert moved == [True] * 4
+  # Another model under the same name is another run.
+  blocks().save(tmp_path / 'blocks.keras')
+  outcome, _ = train(*arguments, model=tmp_path / 'blocks.keras')
+  assert outcome.code == 2
+  assert 'made with other flags (model_sha256 was ' in outcome.err
+
+
+def test_device_table(train):
+  outcome, run = train('--device_table')
+  assert outcome.code == 0
+  assert len((run / 'devices.csv').read_text().splitlines()) == 1 + 4
+
+
+def test_export_of_a_run(train, monkeypatch):
+  checked = []
+  monkeypatch.setattr(export, '_check', lambda *args: checked.append(args))
+  outcome, run = train('--export=both')
+  assert outcome.code == 0
+  names = {'export.json', 'model.keras', 'saved_model'}
+  assert {path.name for path in (run / 'export').iterdir()} == names
+  about = json.loads((run / 'export' / 'export.json').read_text())
+  assert about == {
+    'round': 2,
+    'class_names': list('0123456789'),
+    'files': ['saved_model', 'model.keras'],
+  }
+  assert train('--export=keras')[0].code == 0
+  assert len(checked) == 1  # that was there already
+  assert train('--export=both', '--rounds=3')[0].code == 0
+  assert len(checked) == 2
+
+
+@pytest.mark.parametrize(
+  'error', [export.ExportError('predictions differ'), OSError('disk full')]
+)
+def test_export_that_fails(train, monkeypatch, error):
+  def fail(*args):
+    raise error
+
+  with monkeypatch.context() as patch:
+    patch.setattr(export, '_check', fail)
+    outcome, run = train('--export=both')
+  assert outcome.code == 1
+  lines = outcome.err.splitlines()
+  assert lines[-1].startswith(f'safl-train: --export=both: {error}; all else ')
+  assert f'safl-export --run={run} tries again' in lines[-1]
+  assert 'Traceback' not in outcome.err
+  assert f'files          {run}\n' in outcome.out
+  assert [row['round'] for row in rows(run)] == [1, 2]
+  assert len(newest(run)['device_ids']) == 4
+  assert (run / 'plotted').exists()
+  assert list((run / 'export').iterdir()) == []
+
+
+def test_ctrl_c(train, monkeypatch):
+  from safl_tf import simulation
+
+  def stop(*args):
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr(simulation, 'run', stop)
+  outcome, _ = train()
+  assert outcome.code == 130
+  assert outcome.err == 'safl-train: stopped; the same command goes on\n'
+
+
+@pytest.mark.parametrize('preset', PRESETS, ids=lambda path: path.stem)
+def test_presets(preset, monkeypatch):
+  flags = training_flags.FLAGS
+  for name in flags:
+    flags[name].unparse()
+  assert flags(['safl-train', f'--flagfile={preset}']) == ['safl-train']
+  values = training_flags.values()
+  assert values['dataset'] == 'mnist'
+  assert preset.stem == f'mnist_n{values["num_devices"]}'
+  assert values['experiment'] == 'safl_mnist'
+
+
+def test_there_are_presets():
+  assert len(PRESETS) >= 3
+
+
+def test_flagfile(train, tmp_path):
+  (tmp_path / 'my.flags').write_text('# mine\n--rounds=3\n--epsilon=0.4\n')
+  outcome, run = train(f'--flagfile={tmp_path}/my.flags', '--epsilon=0.6')
+  assert outcome.code == 0
+  flags = json.loads((run / 'hparams.json').read_text())['flags']
+  assert (flags['rounds'], flags['epsilon']) == (3, 0.6)
+  assert len(rows(run)) == 3
+
+
+@pytest.mark.parametrize('flag', ['--help', '-h', '--helpfull'])
+def test_help_of_training(tmp_path, flag):
+  outcome = programs.call_light('train', flag, cwd=tmp_path)
+  assert (outcome.code, outcome.err) == (0, '')
+  for name in training_flags.FLAGS.own(training_flags.__name__):
+    assert f'\n  --{name}: ' in outcome.out.replace('--[no]', '--')
+  for letter in ('n', 'R', 's', 'T', 'E', 'B', 'alpha', 'H', 'eps', 'L', 'nu'):
+    assert f': [{letter}] ' in outcome.out
+  for letter in ('m', 'sigma^2'):
+    assert f': [{letter}] ' in outcome.out
+  assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+  'program, flag', [('export', 'run'), ('evaluate', 'model')]
+)
+def test_help_of_others(tmp_path, program, flag):
+  outcome = programs.call_light(program, '--help', cwd=tmp_path)
+  assert (outcome.code, outcome.err) == (0, '')
+  assert f'\n  --{flag}: ' in outcome.out
+  assert f'safl-{program} --' in outcome.out
