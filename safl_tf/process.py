@@ -91,7 +91,8 @@ class FederatedProcess:
     config: how a device trains.
     init: 'per_device' gives each device an initial model of its own, as in the
       paper; 'shared' gives all the same: the weights of `model` if it is a
-      model, one random draw if it is a function.
+      model, one random draw if it is a function. What a given model does not
+      train, such as frozen layers, is kept in both.
     executor: a name of `executors.EXECUTORS`, or 'auto'.
     jit_compile: 'auto', 'true' or 'false': whether XLA compiles local training.
     device: 'auto', 'cpu', 'gpu' or a TensorFlow device such as 'gpu:1'.

@@ -309,6 +309,16 @@ def test_adapted_layers_keep_what_they_learned(make, as_model):
   np.testing.assert_allclose(model(x), expected, rtol=1e-3, atol=1e-3)
 
 
+def test_adapted_statistics_are_read_back():
+  """As when a saved run is loaded: the architecture first, then z."""
+  x = 100 + 5 * X
+  flat = flat_model.FlatModel(ADAPTED['a layer'], x)
+  z = flat.init(key(1))
+  fresh = head(layers.Normalization())
+  loaded = flat_model.FlatModel(fresh, x).to_model(z)
+  np.testing.assert_allclose(loaded(x), flat.to_model(z)(x), rtol=1e-6)
+
+
 def pretrained():
   """A function that freezes a layer with weights from elsewhere."""
   model = head(layers.Dense(5))

@@ -285,9 +285,10 @@ def test_sizes_do_not_compile_anew():
 
 
 def test_first_round_has_no_global_model(gated):
-  z = gated.init()
-  plan = gated.plan(20)
-  update = gated.run(plan, z)
+  z, plan = gated.init(), gated.plan(20)
+  nothing = np.full_like(z, np.nan)  # what z_bar is then doesn't matter
+  task = gated.task(plan, z)._replace(z_bar=nothing)
+  update = local.Update(*map(np.asarray, gated.update(task)))
   np.testing.assert_allclose(update.z, numpy_sgd(z, plan, 0.02)[0], **CLOSE)
   assert update.sent and update.q == 1 and update.delta == 0
   assert update.kept_local == 1
@@ -343,28 +344,44 @@ def test_a_keras_optimizer():
   )
 
 
-@pytest.mark.parametrize(
-  'policy', ['float64', 'mixed_bfloat16', 'mixed_float16']
-)
-def test_precisions(policy):
-  def make():
-    return keras.Sequential(
-      [
-        keras.Input((tiny.FEATURES,)),
-        layers.Dense(5, activation='tanh', dtype=policy),
-        layers.Dense(tiny.CLASSES, dtype=policy),
-      ]
-    )
+@pytest.fixture
+def policy(request):
+  """Sets Keras's precision for one test."""
+  before = keras.config.dtype_policy()
+  keras.config.set_dtype_policy(request.param)
+  yield request.param
+  keras.config.set_dtype_policy(before)
 
-  device = Device(make)
+
+@pytest.mark.parametrize(
+  'policy, dtype, tolerance',
+  [
+    ('float64', np.float64, 1e-5),
+    ('mixed_float16', np.float32, 5e-3),
+    ('mixed_bfloat16', np.float32, 3e-2),
+  ],
+  indirect=['policy'],
+)
+def test_precisions(policy, dtype, tolerance):
+  device = Device(tiny.dense)
+  assert device.flat.template.dtype_policy.name == policy
   plan, z = device.plan(13), device.init()
   update = device.run(plan, z)
-  assert update.z.dtype == np.dtype(
-    'float64' if policy == 'float64' else 'float32'
-  )
+  assert update.z.dtype == dtype
   expected, _ = numpy_sgd(z, plan, 0.02)
-  tolerance = {'float64': 1e-5, 'mixed_float16': 5e-3}.get(policy, 3e-2)
   np.testing.assert_allclose(update.z, expected, atol=tolerance)
+
+
+@pytest.mark.parametrize('policy', ['mixed_float16'], indirect=True)
+def test_small_gradients_do_not_vanish(policy):
+  """exp(-18) is less than float16 can hold, but not 1024 times that."""
+  config = local.LocalConfig(local_epochs=1, batch_size=20, learning_rate=1e6)
+  device = Device(linear, config=config, y=np.zeros(72, np.int32))
+  z = np.zeros(27, np.float32)
+  z[24:] = [18, 0, 0]
+  update = device.run(device.plan(20), z)
+  step = 1e6 * 20 * math.exp(-18)
+  np.testing.assert_allclose(update.z[25:], [-step, -step], rtol=0.01)
 
 
 def test_constraints_hold_after_training():
