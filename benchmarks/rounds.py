@@ -49,8 +49,8 @@ def table(work: str, results: dict[str, dict[str, float]]) -> str:
   lines = [
     f'### {work}',
     '',
-    f'{gflop:.0f} GFLOP a round; matrix products reach {gemm:.0f} GFLOP/s here, '
-    f'so the limit is {limit:.2f} s.',
+    f'{gflop:.0f} GFLOP a round; matrix products reach {gemm:.0f} GFLOP/s '
+    f'here, so the limit is {limit:.2f} s.',
     '',
     '| way | s / round | images / s | × Keras fit | × one-step | × limit | '
     'first round s | RSS MB |',

@@ -1,7 +1,7 @@
 """Ways to run a federated round; each gives seconds for the first and others.
 
-A way takes a workload and the number of rounds to time, and yields the seconds of
-every round, the first one with whatever it compiles.
+A way takes a workload and the number of rounds to time, and yields the seconds
+of every round, the first one with whatever it compiles.
 """
 
 import time

@@ -1,6 +1,6 @@
 """Your own Keras model and your own arrays, trained federated.
 
-  python -m examples.own_model
+python -m examples.own_model
 """
 
 import keras
@@ -50,7 +50,9 @@ def main() -> None:
   last = result.history[-1]
   print(f'accuracy {last["test_accuracy"]:.1%}')
   print(f'uploads  {sum(row["uploaded"] for row in result.history)} of 100')
-  print('first predictions', result.model.predict(x_test[:5], verbose=0).argmax(1))
+  print(
+    'first predictions', result.model.predict(x_test[:5], verbose=0).argmax(1)
+  )
 
 
 if __name__ == '__main__':

@@ -16,12 +16,12 @@ from safl_tf.models import folded
 # Folding pays where a convolution has few channels; by measurement LeNet-5's
 # 6 and 16 gain 4x and Light VGG's 64 and 128 lose.
 _MOST_FILTERS = 32
-# Layers known to compile under XLA; a model with any other is left alone.
+# Layers known to compile under XLA and to treat each example by itself, so that
+# padding a batch changes nothing; a model with any other is left alone.
 _COMPILABLE = (
   'Activation',
   'Add',
   'AveragePooling2D',
-  'BatchNormalization',
   'Concatenate',
   'Dense',
   'Dropout',
@@ -119,7 +119,7 @@ def _chain(model: keras.Model) -> list[keras.layers.Layer] | None:
     return None
   if not isinstance(model, keras.Sequential):
     # Each step takes one tensor, and none is taken twice or by two.
-    steps = [nodes for nodes in model._nodes_by_depth.values()]
+    steps = list(model._nodes_by_depth.values())
     if any(len(nodes) != 1 for nodes in steps):
       return None
     if any(len(nodes[0].input_tensors) > 1 for nodes in steps):
