@@ -28,13 +28,13 @@ def main() -> None:
     values['stop_at_accuracy'],
   )
   with folder.opened():
-    run_folder.write_model(path, trainer.model, dataset.class_names)
     result = simulation.run(
       trainer,
       schedule,
       values['seed'],
       (dataset.x_test, dataset.y_test),
       folder,
+      dataset.class_names,
     )
     _write_results(values, path, result, dataset)
     failure = _export(values, path, result, dataset)

@@ -1,6 +1,7 @@
 """Named compositions of the four rules."""
 
 import dataclasses
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -106,3 +107,29 @@ def build(name: str, **arguments: Any) -> Algorithm:
   builder = BUILDERS[checks.choice('algorithm', name, names.ALGORITHMS)]
   known = builder.__annotations__
   return builder(**{k: v for k, v in arguments.items() if k in known})
+
+
+def describe(algorithm: Algorithm) -> dict[str, str]:
+  """The rules in words, such as `anneal.mix(epsilon=0.3, ...)`.
+
+  Two algorithms that are made by the same factories with the same numbers have
+  the same description; a run's folder is known by it.
+  """
+  return {
+    field.name: _describe(getattr(algorithm, field.name))
+    for field in dataclasses.fields(algorithm)
+  }
+
+
+def _describe(rule: Any) -> str:
+  if isinstance(rule, tuple):  # a gate or a fusion: functions and settings
+    return ', '.join(map(_describe, rule))
+  if rule is None or isinstance(rule, (bool, int, float, str)):
+    return repr(rule)
+  if not inspect.isfunction(rule):
+    return type(rule).__name__
+  closed = inspect.getclosurevars(rule).nonlocals
+  settings = ', '.join(
+    f'{name}={_describe(value)}' for name, value in sorted(closed.items())
+  )
+  return f'{rule.__qualname__.replace(".<locals>", "")}({settings})'

@@ -48,6 +48,15 @@ class LocalConfig:
     checks.choice('loss_reduction', self.loss_reduction, names.LOSS_REDUCTIONS)
     checks.choice('anneal_clock', self.anneal_clock, names.ANNEAL_CLOCKS)
 
+  def to_json(self) -> dict[str, Any]:
+    """The fields as JSON values."""
+    fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+    if not isinstance(self.optimizer, str):
+      told = keras.optimizers.serialize(self.optimizer)
+      settings = {k: v for k, v in told['config'].items() if k != 'name'}
+      fields['optimizer'] = {told['class_name']: settings}
+    return fields
+
   def steps(self, num_examples: Any) -> Any:
     """Gradient steps a device of this size takes in a round: E·⌈m_k/B⌉."""
     return self.local_epochs * (-(-num_examples // self.batch_size))

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from absl import logging
 
 from safl_tf import checkpoints, errors, files, records
 
@@ -181,10 +182,18 @@ def write_model(
   model: 'flat_model.FlatModel',
   class_names: Sequence[str],
 ) -> None:
-  """Writes model.json: architecture, inputs, and what the outputs mean."""
+  """Writes model.json: architecture, inputs, and what the outputs mean.
+
+  A model of the user's own class that has no `get_config` can't be written; its
+  run can be resumed, but not exported by a program that doesn't know the class.
+  """
   import keras
 
-  config = keras.saving.serialize_keras_object(model.template)
+  try:
+    config = keras.saving.serialize_keras_object(model.template)
+  except NotImplementedError:
+    logging.info('%s has no get_config: no model.json', model.template.name)
+    return
   config.pop('compile_config', None)
   files.write_json(
     path / 'model.json',

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import pathlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -146,11 +146,13 @@ def train(
       'init': init,
       'eval_every': eval_every,
       'num_devices': clients.num_devices,
+      'data': clients.digest(),
       'parameters': trainer.model.size,
-      **{k: str(v) for k, v in dataclasses.asdict(trainer.config).items()},
+      **algorithms.describe(trainer.algorithm),
+      **trainer.config.to_json(),
     }
     folder = run_folder.RunFolder(output_dir, flags, keep_checkpoints)
-  return run(trainer, schedule, seed, test_data, folder, progress)
+  return run(trainer, schedule, seed, test_data, folder, progress=progress)
 
 
 def run(
@@ -159,9 +161,20 @@ def run(
   seed: int = 0,
   test_data: tuple[Any, Any] | None = None,
   folder: run_folder.RunFolder | None = None,
+  class_names: Sequence[str] | None = None,
   progress: bool | None = None,
 ) -> Result:
-  """Runs a process to its end, from where its folder says it stopped."""
+  """Runs a process to its end, from where its folder says it stopped.
+
+  Args:
+    trainer: the process.
+    schedule: how long to go on.
+    seed: of all draws.
+    test_data: (x, y) to evaluate the global model on.
+    folder: where to write, if anywhere.
+    class_names: what the labels stand for, to be told by exported models.
+    progress: whether to show a progress bar; by default if on a terminal.
+  """
   evaluate = _build_evaluate(trainer, test_data)
   state = trainer.initialize(seed)
   history: list[Row] = []
@@ -170,7 +183,9 @@ def run(
       trainer, schedule, evaluate, state, history, None, progress
     )
   else:
+    names = class_names or [str(c) for c in range(trainer.clients.num_classes)]
     with folder.opened():
+      run_folder.write_model(folder.path, trainer.model, names)
       state, history = folder.restore(state)
       if state.t:
         logging.info('resuming %s after round %d', folder.path, state.t)

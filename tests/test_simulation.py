@@ -1,6 +1,8 @@
+import dataclasses
 import json
 import os
 
+import keras
 import numpy as np
 import psutil
 import pytest
@@ -108,6 +110,39 @@ def test_train_resumes(tmp_path):
   flags = json.loads((tmp_path / 'hparams.json').read_text())['flags']
   assert flags['seed'] == 4 and flags['num_devices'] == 4
   assert flags['parameters'] == 63
+
+
+def test_train_refuses_the_folder_of_another_run(tmp_path):
+  train(1, output_dir=tmp_path)
+  with pytest.raises(errors.InputError, match=r'mix was anneal\.mix'):
+    train(1, algorithm=safl_tf.build_fed_avg(), output_dir=tmp_path)
+  with pytest.raises(errors.InputError, match=r'mix .*temperature=9'):
+    train(1, algorithm=safl_tf.build_safl(temperature=9), output_dir=tmp_path)
+  with pytest.raises(errors.InputError, match='data was'):
+    train(1, clients=tiny.clients((20, 13, 32, 7)), output_dir=tmp_path)
+
+
+def test_train_resumes_with_a_keras_optimizer(tmp_path):
+  def options(rate):
+    optimizer = keras.optimizers.SGD(rate, momentum=0.5)
+    config = dataclasses.replace(CONFIG, optimizer=optimizer)
+    return {'config': config, 'checkpoint_every': 1}
+
+  whole = train(2, **options(0.02))
+  train(1, output_dir=tmp_path, **options(0.02))
+  check_same(train(2, output_dir=tmp_path, **options(0.02)), whole)
+  with pytest.raises(errors.InputError, match='optimizer was'):
+    train(2, output_dir=tmp_path, **options(0.03))
+
+
+def test_a_run_from_python_can_be_loaded(tmp_path):
+  result = train(1, output_dir=tmp_path)
+  loaded = run_folder.load(tmp_path)
+  assert loaded.class_names == ['0', '1', '2']
+  np.testing.assert_array_equal(
+    loaded.model.predict(TEST_X, verbose=0),
+    result.model.predict(TEST_X, verbose=0),
+  )
 
 
 def test_a_finished_run_is_only_read(trainer, tmp_path):

@@ -1,5 +1,6 @@
 """The federated data set: base arrays held once, and who holds which rows."""
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import Any
 
@@ -153,6 +154,11 @@ class ClientData:
     cells = devices * self.num_classes + self.y[self._flat]
     counts = np.bincount(cells, minlength=shape[0] * shape[1])
     return counts.reshape(shape)
+
+  def digest(self) -> str:
+    """A short checksum of who holds which labels."""
+    parts = (self.y, self._flat, self._offsets)
+    return hashlib.sha256(b''.join(p.tobytes() for p in parts)).hexdigest()[:16]
 
   def _position(self, client_id: str) -> int:
     k = self._positions.get(client_id)
