@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from binaries import common
 from safl_tf import (
   algorithms,
   checks,
@@ -32,7 +33,8 @@ def process_and_data(
   """The process that `safl-train`'s flags describe, and its data set."""
   algorithm = algorithms.build(values['algorithm'], **values)
   config = _from_fields(local.LocalConfig, values)
-  dataset = sources.load(values['dataset'], values['data_dir'])
+  with common.only_errors():
+    dataset = sources.load(values['dataset'], values['data_dir'])
   clients = client_data.ClientData.from_arrays(
     dataset.x_train,
     dataset.y_train,

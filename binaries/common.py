@@ -106,13 +106,14 @@ def run(name: str, module: Any, main: Callable[[], None]) -> None:
   logging.use_absl_handler()
   logging.set_verbosity(logging.INFO)
   logging.get_absl_handler().setFormatter(None)
-  if _HELP & set(sys.argv[1:]):
-    print(module.__doc__.strip())
-    print(module.FLAGS.module_help(module.__name__))
-    return
   try:
-    _parse(name, module.FLAGS, sys.argv)
-    main()
+    if _HELP & set(sys.argv[1:]):
+      print(module.__doc__.strip())
+      print(module.FLAGS.module_help(module.__name__))
+    else:
+      _parse(name, module.FLAGS, sys.argv)
+      main()
+    sys.stdout.flush()
   except errors.InputError as error:
     dashes = '--' if error.argument in module.FLAGS else ''
     _exit(name, f'{dashes}{error}', 2)
@@ -120,6 +121,9 @@ def run(name: str, module: Any, main: Callable[[], None]) -> None:
     _exit(name, str(error), 1)
   except KeyboardInterrupt:
     _exit(name, 'stopped; the same command goes on', 130)
+  except BrokenPipeError:  # the reader, such as head, had enough
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(1)
 
 
 @contextlib.contextmanager
@@ -140,7 +144,7 @@ def quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def only_errors() -> Iterator[None]:
-  """Lets only errors into the log, while TensorFlow talks of its files."""
+  """Lets only errors into the log, while libraries talk of their files."""
   before = logging.get_verbosity()
   logging.set_verbosity(logging.ERROR)
   try:

@@ -30,7 +30,8 @@ def main() -> None:
   from safl_tf.data import sources
 
   model = building.load_predictor(path)
-  dataset = sources.load(dataset_name, data_dir)
+  with common.only_errors():
+    dataset = sources.load(dataset_name, data_dir)
   outputs, from_logits = building.predict(path, model, dataset)
   scores = evaluation.score(outputs, dataset.y_test, loss, from_logits)
   print(f'model    {path}')

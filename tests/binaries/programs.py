@@ -1,6 +1,7 @@
 """Calls the programs as a user would, in this process or in another."""
 
 import importlib
+import json
 import os
 import pathlib
 import subprocess
@@ -12,23 +13,8 @@ from absl import logging
 
 ROOT = pathlib.Path(__file__).parents[2]
 SMALL = ('--num_devices=4', '--mean_examples=60', '--rounds=2', '--export=none')
-LEARNING = (
-  *SMALL,
-  '--init=shared',
-  '--partition=iid',
-  '--local_epochs=10',
-  '--learning_rate=0.01',
-)
-
-# Ends with a traceback if TensorFlow was imported.
-_LIGHT = """
-import sys
-from binaries import {0} as program
-try:
-  program.cli()
-finally:
-  assert not {{'keras', 'tensorflow'}} & set(sys.modules)
-"""
+ALIKE = ('--init=shared', '--partition=iid')
+LEARNING = (*SMALL, *ALIKE, '--local_epochs=10', '--learning_rate=0.01')
 
 
 class Outcome(NamedTuple):
@@ -49,7 +35,7 @@ def call(program, *arguments):
   stream = log.stream
   log.setStream(sys.stderr)
   if 'keras' in sys.modules:  # forget the names it gave to layers
-    sys.modules['keras'].backend.clear_session()
+    sys.modules['keras'].backend.clear_session(free_memory=False)
   try:
     with pytest.MonkeyPatch.context() as patch:
       patch.setattr(sys, 'argv', [program, *map(str, arguments)])
@@ -63,23 +49,25 @@ def call(program, *arguments):
   return 0
 
 
-def start(*command, cwd=None):
+def start(*command, **options):
   """Starts Python in a process of its own."""
   return subprocess.Popen(
     [sys.executable, *map(str, command)],
     stdout=subprocess.PIPE,
     stderr=subprocess.PIPE,
     text=True,
-    cwd=cwd,
     env={**os.environ, 'PYTHONPATH': str(ROOT)},
+    **options,
   )
 
 
-def call_light(program, *arguments, cwd):
-  """Runs a program that must not need TensorFlow, in a process of its own."""
-  process = start('-c', _LIGHT.format(program), *arguments, cwd=cwd)
-  out, err = process.communicate(timeout=60)
-  return Outcome(process.returncode, out, err)
+def call_light(cases):
+  """Runs (program, arguments, folder) that must not need TensorFlow."""
+  told = json.dumps([(p, list(args), str(folder)) for p, args, folder in cases])
+  process = start('-m', 'tests.binaries.light', stdin=subprocess.PIPE)
+  out, err = process.communicate(told, timeout=120)
+  assert process.returncode == 0, err
+  return [Outcome(*outcome) for outcome in json.loads(out)]
 
 
 def snapshot(folder):

@@ -1,5 +1,6 @@
 """A user's mistake: one line on stderr, exit code 2, nothing written."""
 
+import numpy as np
 import pytest
 import requests
 
@@ -131,14 +132,35 @@ LIGHT = [
 ]
 
 
+def fill(folder):
+  (folder / 'notes.txt').write_text('not a model')
+  (folder / 'run.keras').write_text('not a model either')
+  (folder / 'own.keras').write_bytes(b'PK\5\6' + bytes([255]) * 4 + bytes(14))
+  (folder / 'run').mkdir()
+  return programs.snapshot(folder)
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-  (tmp_path / 'notes.txt').write_text('not a model')
-  (tmp_path / 'run.keras').write_text('not a model either')
-  (tmp_path / 'own.keras').write_bytes(b'PK\5\6' + bytes([255]) * 4 + bytes(14))
-  (tmp_path / 'run').mkdir()
+  fill(tmp_path)
   monkeypatch.chdir(tmp_path)
   return tmp_path
+
+
+@pytest.fixture(scope='module')
+def outcomes(tmp_path_factory):
+  """What each of `LIGHT` gave, and whether it left its folder as it was."""
+  folders = [tmp_path_factory.mktemp('light') for _ in LIGHT]
+  before = [fill(folder) for folder in folders]
+  given = [(program, line.split()) for program, line, _ in LIGHT]
+  found = programs.call_light(
+    [(*case, folder) for case, folder in zip(given, folders, strict=True)]
+  )
+  after = [programs.snapshot(folder) for folder in folders]
+  return [
+    (outcome, was == now)
+    for outcome, was, now in zip(found, before, after, strict=True)
+  ]
 
 
 def check(outcome, program, message):
@@ -150,19 +172,24 @@ def check(outcome, program, message):
   assert outcome.code == 2
 
 
-@pytest.mark.parametrize('program, arguments, message', LIGHT)
-def test_without_tensorflow(folder, program, arguments, message):
-  before = programs.snapshot(folder)
-  outcome = programs.call_light(program, *arguments.split(), cwd=folder)
+@pytest.mark.parametrize(
+  'number', range(len(LIGHT)), ids=[' '.join(case[:2]) for case in LIGHT]
+)
+def test_without_tensorflow(outcomes, number):
+  program, _, message = LIGHT[number]
+  outcome, unchanged = outcomes[number]
   check(outcome, program, message)
-  assert programs.snapshot(folder) == before
+  assert unchanged
 
 
-@pytest.mark.parametrize('flag', ['dataset', 'model', 'rounds', 'experiment'])
-def test_one_line_whatever_the_value(folder, flag):
+def test_one_line_whatever_the_value(tmp_path):
   value = '/a\nb\r\n  c\x0bd\u2028e'
-  outcome = programs.call_light('train', f'--{flag}={value}', cwd=folder)
-  check(outcome, 'train', f'--{flag}=/a b c d e: ')
+  names = ['dataset', 'model', 'rounds', 'experiment']
+  found = programs.call_light(
+    [('train', [f'--{name}={value}'], tmp_path) for name in names]
+  )
+  for name, outcome in zip(names, found, strict=True):
+    check(outcome, 'train', f'--{name}=/a b c d e: ')
 
 
 @pytest.fixture(scope='session')
@@ -272,3 +299,27 @@ def test_data_that_cannot_be_downloaded(
   command = 'run python -c "import tensorflow_datasets as tfds; '
   assert command in outcome.err and '.download_and_prepare()"' in outcome.err
   assert programs.snapshot(folder) == before
+
+
+def test_log_of_tfds_is_not_shown(folder, call, misfits, monkeypatch):
+  import tensorflow_datasets as tfds
+
+  def splits(self, downloads):
+    image = np.zeros((28, 28, 1), np.uint8)
+    examples = [(i, {'image': image, 'label': i}) for i in range(10)]
+    return {'train': iter(examples), 'test': iter(examples)}
+
+  def reachable(*args, **kwargs):
+    answer = requests.Response()
+    answer.status_code = 200
+    return answer
+
+  monkeypatch.setattr(tfds.builder_cls('mnist'), '_split_generators', splits)
+  monkeypatch.setattr(requests, 'head', reachable)
+  data = ('--dataset=mnist', '--data_dir=run')
+  call('train', *data, '--max_labels=11')  # prepares the data
+  outcome = call('train', *data, '--max_labels=11')
+  check(outcome, 'train', '--max_labels=11: must be a whole number in [1, 10]')
+  model = f'--model={misfits}/narrow.keras'
+  outcome = call('evaluate', *data, model)
+  check(outcome, 'evaluate', f'{model}: gives outputs of shape (5,) for an ima')

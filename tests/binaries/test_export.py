@@ -1,5 +1,7 @@
 import json
+import pathlib
 import shutil
+import subprocess
 import zipfile
 
 import keras
@@ -7,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from safl_tf import export, run_folder
+from safl_tf import check_export, export, run_folder
 from safl_tf.data import sources
 from tests.binaries import programs
 
@@ -91,19 +93,9 @@ def sabotage_keras(monkeypatch):
   )
 
 
-@pytest.mark.parametrize(
-  'sabotage, formats, name',
-  [
-    (sabotage_saved_model, 'both', 'saved_model'),
-    (sabotage_keras, 'keras', 'model.keras'),
-  ],
-)
-def test_wrong_model_is_refused(
-  run, call, monkeypatch, sabotage, formats, name
-):
+def check_refused(run, call, name, *arguments):
   before = programs.snapshot(run)
-  sabotage(monkeypatch)
-  outcome = call('export', f'--run={run}', f'--format={formats}')
+  outcome = call('export', f'--run={run}', *arguments)
   assert outcome.code == 1
   assert outcome.err.startswith(
     f'safl-export: --run={run}: the exported model was not verified: '
@@ -112,6 +104,22 @@ def test_wrong_model_is_refused(
   assert outcome.err.count('\n') == 1
   assert outcome.out == ''
   assert programs.snapshot(run) == before
+
+
+def test_wrong_saved_model(run, call, monkeypatch):
+  sabotage_saved_model(monkeypatch)
+  check_refused(run, call, 'saved_model')
+
+
+def test_wrong_keras_file(run, call, monkeypatch):
+  def check_here(command, **options):
+    with pytest.raises(SystemExit) as caught:
+      check_export.main(pathlib.Path(command[-1]))
+    return subprocess.CompletedProcess(command, 1, '', str(caught.value))
+
+  sabotage_keras(monkeypatch)
+  monkeypatch.setattr(subprocess, 'run', check_here)
+  check_refused(run, call, 'model.keras', '--format=keras')
 
 
 def test_model_that_cannot_be_written(run, call, monkeypatch):

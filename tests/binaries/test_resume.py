@@ -11,7 +11,7 @@ import pytest
 from safl_tf import checkpoints, errors, export, files, plots, records
 from tests.binaries import programs
 
-ROUNDS = 20
+ROUNDS = 22
 COMMAND = (
   '--num_devices=16',
   '--mean_examples=60',
@@ -79,19 +79,24 @@ def is_saving(run):
     found = os.listdir(run / 'checkpoints')
   except FileNotFoundError:
     return False
+  data = {name.removesuffix('.npz') for name in found if '.npz' in name}
   whole = {name.removesuffix('.json') for name in found}
-  return any(
-    name.startswith(files.PREFIX) or name.removesuffix('.npz') not in whole
-    for name in found
-  )
+  return bool(data - whole)  # a temporary file's name has .npz in it too
 
 
-def kill_when(moment, *command):
-  """Starts a training and kills it at a moment; what it was then doing."""
+def file_number(run):
+  """Changes when a start writes metrics.csv anew."""
+  path = run / 'metrics.csv'
+  return path.stat().st_ino if path.exists() else None
+
+
+def kill_when(moment, run, command):
+  """Starts a training, kills it at a moment of it; its stderr until then."""
+  before = file_number(run)
   process = programs.start('-m', 'binaries.train', *command)
   try:
     limit = time.monotonic() + 120
-    while not moment():
+    while file_number(run) == before or not moment():
       assert process.poll() is None, process.communicate()
       assert time.monotonic() < limit
       time.sleep(0.0005)
@@ -99,6 +104,7 @@ def kill_when(moment, *command):
     process.kill()
     _, err = process.communicate()
   assert process.returncode == -signal.SIGKILL
+  assert rounds_done(run) < ROUNDS
   return err
 
 
@@ -107,20 +113,17 @@ def test_killed_again_and_again(tmp_path, wide):
   folders = [tmp_path / 'reference', tmp_path / 'killed']
   reference, run = (folder / 'run' for folder in folders)
   first, second = ((*COMMAND, model, f'--output_dir={f}') for f in folders)
-  assert programs.call('train', *first) == 0
-
-  # Between two checkpoints.
-  kill_when(lambda: rounds_done(run) >= 5, *second)
-  assert 5 <= rounds_done(run) < ROUNDS
-  # While a checkpoint is written, as far as one can see that from outside.
-  kill_when(lambda: rounds_done(run) >= 8 and is_saving(run), *second)
-  assert 8 <= rounds_done(run) < ROUNDS
-  # Between a round's row and its checkpoint.
-  err = kill_when(lambda: rounds_done(run) >= 12, *second)
+  between_checkpoints = lambda: rounds_done(run) >= 5
+  kill_when(between_checkpoints, run, second)
+  while_saving = lambda: rounds_done(run) >= 8 and is_saving(run)
+  too_late = lambda: rounds_done(run) >= 11  # if that can't be seen
+  kill_when(lambda: while_saving() or too_late(), run, second)
+  about_to_save = lambda: rounds_done(run) >= 14
+  err = kill_when(about_to_save, run, second)
   assert f'resuming {run} after round ' in err
-  assert 12 <= rounds_done(run) < ROUNDS
 
   process = programs.start('-m', 'binaries.train', *second)
+  assert programs.call('train', *first) == 0  # meanwhile, the reference
   out, err = process.communicate(timeout=120)
   assert process.returncode == 0, err
   assert f'files          {run}\n' in out

@@ -329,24 +329,26 @@ def test_flagfile(train, tmp_path):
   assert len(rows(run)) == 3
 
 
-@pytest.mark.parametrize('flag', ['--help', '-h', '--helpfull'])
-def test_help_of_training(tmp_path, flag):
-  outcome = programs.call_light('train', flag, cwd=tmp_path)
-  assert (outcome.code, outcome.err) == (0, '')
+def test_help(tmp_path):
+  found = programs.call_light(
+    [('train', [flag], tmp_path) for flag in ('--help', '-h', '--helpfull')]
+    + [(program, ['--help'], tmp_path) for program in ('export', 'evaluate')]
+  )
+  assert all((code, err) == (0, '') for code, _, err in found)
+  whole, *same, export_help, evaluate_help = [out for _, out, _ in found]
+  assert same == [whole, whole]
   for name in training_flags.FLAGS.own(training_flags.__name__):
-    assert f'\n  --{name}: ' in outcome.out.replace('--[no]', '--')
-  for letter in ('n', 'R', 's', 'T', 'E', 'B', 'alpha', 'H', 'eps', 'L', 'nu'):
-    assert f': [{letter}] ' in outcome.out
-  for letter in ('m', 'sigma^2'):
-    assert f': [{letter}] ' in outcome.out
+    assert f'\n  --{name}: ' in whole.replace('--[no]', '--')
+  letters = 'n R s T E B alpha H eps L nu m sigma^2'
+  for letter in letters.split():
+    assert f': [{letter}] ' in whole
+  assert '\n  --run: ' in export_help
+  assert '\n  --model: ' in evaluate_help
   assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-  'program, flag', [('export', 'run'), ('evaluate', 'model')]
-)
-def test_help_of_others(tmp_path, program, flag):
-  outcome = programs.call_light(program, '--help', cwd=tmp_path)
-  assert (outcome.code, outcome.err) == (0, '')
-  assert f'\n  --{flag}: ' in outcome.out
-  assert f'safl-{program} --' in outcome.out
+def test_reader_that_goes_away():
+  process = programs.start('-m', 'binaries.train', '--help')
+  process.stdout.close()
+  assert process.stderr.read() == ''
+  assert process.wait(timeout=60) == 1
