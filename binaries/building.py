@@ -2,7 +2,6 @@
 
 import functools
 import pathlib
-import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -93,7 +92,7 @@ def load_keras(path: str) -> keras.Model:
     raise errors.InputError(
       'model',
       path,
-      f'is not a Keras model that loads here ({_reason(error)})',
+      f'is not a Keras model that loads here ({errors.reason(error)})',
     ) from error
 
 
@@ -136,7 +135,7 @@ def _load_signature(path: str) -> Callable[[tf.Tensor], Any]:
       'model',
       path,
       'is not a SavedModel that loads here, with one input and one output '
-      f'({_reason(error)})',
+      f'({errors.reason(error)})',
     ) from error
 
   def call(inputs: tf.Tensor, loaded: Any = loaded) -> Any:
@@ -160,7 +159,7 @@ def predict(
     raise errors.InputError(
       'model',
       path,
-      f'does not take images of shape {x.shape[1:]} ({_reason(error)})',
+      f'does not take images of shape {x.shape[1:]} ({errors.reason(error)})',
     ) from error
   outputs = np.concatenate(batches)
   if outputs.ndim != 2 or outputs.shape[1] < dataset.num_classes:
@@ -174,14 +173,6 @@ def predict(
   if from_logits is None:
     from_logits = not flat_model.are_probabilities(outputs)
   return outputs, from_logits
-
-
-def _reason(error: Exception) -> str:
-  """The line of an error that says what is wrong."""
-  plain = re.sub(r'\x1b\[\d*m|\{\{.*?\}\}', '', str(error))  # colours, op names
-  lines = [line.strip() for line in plain.splitlines() if line.strip()]
-  told = [line for line in lines if not line.startswith('Exception enc')]
-  return (told or lines or [type(error).__name__])[0][:200]
 
 
 def _from_fields(function: Any, values: dict[str, Any]) -> Any:

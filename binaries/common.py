@@ -153,9 +153,25 @@ def only_errors() -> Iterator[None]:
     logging.set_verbosity(before)
 
 
+@contextlib.contextmanager
+def without(*packages: str) -> Iterator[None]:
+  """Hides packages that others import only to see whether they are there."""
+  hidden = [name for name in packages if name not in sys.modules]
+  sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
+  try:
+    yield
+  finally:
+    for name in hidden:
+      del sys.modules[name]
+
+
 def start_tensorflow() -> None:
-  """Imports TensorFlow without its start-up noise."""
-  with quiet():
+  """Imports TensorFlow without its start-up noise.
+
+  Keras would import scikit-learn and pandas for wrappers that nobody needs
+  here, at a cost of seconds.
+  """
+  with quiet(), without('sklearn', 'pandas'):
     import tensorflow as tf
 
     from safl_tf import devices

@@ -2,6 +2,7 @@
 
 import pathlib
 import time
+from concurrent import futures
 from typing import Any
 
 from binaries import common, training_flags
@@ -36,8 +37,10 @@ def main() -> None:
       folder,
       dataset.class_names,
     )
-    _write_results(values, path, result, dataset)
-    failure = _export(values, path, result, dataset)
+    with futures.ThreadPoolExecutor(1) as side:
+      pictures = side.submit(_write_results, values, path, result, dataset)
+      failure = _export(values, path, result, dataset)
+      pictures.result()
   _summarise(result.history, path, time.perf_counter() - start)
   if failure:
     raise common.ExitError(failure)

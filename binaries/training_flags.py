@@ -22,7 +22,7 @@ from safl_tf import checks, errors, names
 FLAGS = common.Flags()
 
 # Sizes that follow the data set: the sample's, and the paper's for all others.
-_SAMPLE_SIZES = {'num_devices': 20, 'mean_examples': 200.0, 'rounds': 60}
+_SAMPLE_SIZES = {'num_devices': 20, 'mean_examples': 200.0, 'rounds': 50}
 _PAPER_SIZES = {'num_devices': 80, 'mean_examples': 600.0, 'rounds': 100}
 
 FLAGS.choice('algorithm', 'safl', names.ALGORITHMS, 'The federated algorithm.')
@@ -62,7 +62,7 @@ FLAGS.integer(
 FLAGS.integer(
   'rounds',
   None,
-  '[T] Communication rounds; 60 for mnist_sample, else 100.',
+  '[T] Communication rounds; 50 for mnist_sample, else 100.',
   low=1,
 )
 FLAGS.integer('local_epochs', 3, '[E] Local epochs in a round.', low=1)

@@ -11,6 +11,8 @@ from typing import Any
 
 def main(folder: pathlib.Path) -> None:
   """Exits with a message if anything can't be loaded or differs."""
+  # Keras would import them, slowly, for wrappers that are not needed here.
+  sys.modules.update({'sklearn': None, 'pandas': None})  # type: ignore[dict-item]
   import keras
   import numpy as np
   import tensorflow as tf

@@ -86,11 +86,14 @@ class Checkpoints:
     return manifest['bytes'] + os.path.getsize(path)
 
   def restore_latest(
-    self,
+    self, repair: bool = True
   ) -> tuple[int, dict[str, np.ndarray], dict[str, Any]] | None:
     """Reads the newest checkpoint that verifies.
 
     Newer ones that don't verify are reported and renamed to `*.corrupt`.
+
+    Args:
+      repair: whether to rename; not if another process may be training here.
 
     Returns:
       (round, arrays, meta), or None when the folder has no checkpoint.
@@ -110,7 +113,8 @@ class Checkpoints:
         logging.warning(
           'Checkpoint %s; falling back to round %d.', wrong, number
         )
-        self._set_aside(bad)
+        if repair:
+          self._set_aside(bad)
       return number, arrays, meta
     if corrupt:
       raise errors.InputError(

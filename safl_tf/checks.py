@@ -60,7 +60,7 @@ def _interval(low: float, high: float, open_low: bool) -> str:
   if math.isinf(low) and math.isinf(high):
     return ''
   if math.isinf(high):
-    return f' {">" if open_low else ">="} {low:g}'
+    return f' {">" if open_low else ">="} {low}'
   if math.isinf(low):
-    return f' <= {high:g}'
-  return f' in {"(" if open_low else "["}{low:g}, {high:g}]'
+    return f' <= {high}'
+  return f' in {"(" if open_low else "["}{low}, {high}]'

@@ -1,5 +1,6 @@
 """What a user's mistake raises."""
 
+import re
 from typing import Any
 
 
@@ -18,3 +19,11 @@ class InputError(ValueError):
     self.value = value
     self.allowed = allowed
     super().__init__(f'{argument}={value}: {allowed}')
+
+
+def reason(error: Exception) -> str:
+  """The one line of a library's error that says what is wrong."""
+  plain = re.sub(r'\x1b\[\d*m|\{\{.*?\}\}', '', str(error))  # colours, op names
+  lines = [line.strip() for line in plain.splitlines() if line.strip()]
+  told = [line for line in lines if not line.startswith('Exception enc')]
+  return (told or lines or [type(error).__name__])[0][:200]

@@ -178,7 +178,12 @@ class FederatedProcess:
   def get_model(self, state: FederatedState) -> keras.Model:
     """The server's model as a new, plain Keras model."""
     if state.z_bar is None:
-      raise ValueError('there is no global model before the first upload')
+      raise errors.InputError(
+        'learning_rate',
+        self.config.learning_rate,
+        'no device has sent a finite update, so there is no global model; '
+        'try a smaller one',
+      )
     return self.model.to_model(state.z_bar)
 
   @property
@@ -266,12 +271,11 @@ def _flat_model(
   except errors.InputError:
     raise
   except Exception as error:
-    first_line = str(error).strip().split('\n')[0]
     shapes = tf.nest.map_structure(lambda a: tuple(a.shape[1:]), example)
     raise errors.InputError(
       'model',
       getattr(model, 'name', getattr(model, '__name__', 'given')),
-      f'does not take inputs of shape {shapes} ({first_line})',
+      f'does not take inputs of shape {shapes} ({errors.reason(error)})',
     ) from error
   shape = getattr(outputs, 'shape', None)
   if shape is None or len(shape) != 2 or shape[1] < clients.num_classes:

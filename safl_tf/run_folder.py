@@ -244,7 +244,8 @@ def load(path: str | pathlib.Path, argument: str = 'run') -> LoadedRun:
   path = pathlib.Path(path)
   described = json.loads((path / 'model.json').read_text())
   try:
-    found = checkpoints.Checkpoints(path / 'checkpoints').restore_latest()
+    saved = checkpoints.Checkpoints(path / 'checkpoints')
+    found = saved.restore_latest(repair=False)
   except errors.InputError as error:
     raise errors.InputError(argument, path, error.allowed) from error
   if found is None or 'z_bar' not in found[1]:

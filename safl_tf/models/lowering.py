@@ -17,14 +17,14 @@ from safl_tf.models import folded
 # 6 and 16 gain 4x and Light VGG's 64 and 128 lose.
 _MOST_FILTERS = 32
 # Layers known to compile under XLA and to treat each example by itself, so that
-# padding a batch changes nothing; a model with any other is left alone.
+# padding a batch changes nothing; a model with any other is left alone. Dropout
+# is not among them, as XLA draws random numbers slowly on a CPU.
 _COMPILABLE = (
   'Activation',
   'Add',
   'AveragePooling2D',
   'Concatenate',
   'Dense',
-  'Dropout',
   'Flatten',
   'FoldedConvPool2D',
   'GlobalAveragePooling2D',
