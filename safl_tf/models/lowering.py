@@ -78,16 +78,12 @@ def lower(
     The model itself or its folded twin, and whether XLA compiles it.
   """
   checks.choice('jit_compile', jit_compile, names.JIT_COMPILES)
-  jit = jit_compile == 'true'
-  twin = None if on_gpu else fold(model, 'matmul' if jit else 'conv')
-  if jit_compile != 'auto':
-    return Lowered(twin or model, jit)
-  if twin is not None and _compiles(twin):
-    return Lowered(fold(model, 'matmul') or model, True)
-  native_convolutions = any('Conv' in name for name in _layer_types(model))
-  if native_convolutions:
-    return Lowered(model, False)
-  return Lowered(model, _compiles(model))
+  twin = None if on_gpu else fold(model, 'matmul')
+  best = twin or model
+  jit = _compiles(best) if jit_compile == 'auto' else jit_compile == 'true'
+  if twin is not None and not jit:
+    best = fold(model, 'conv') or model
+  return Lowered(best, jit)
 
 
 def fold(model: keras.Model, kernel: str = 'matmul') -> keras.Model | None:
