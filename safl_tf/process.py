@@ -177,6 +177,8 @@ class FederatedProcess:
 
   def get_model(self, state: FederatedState) -> keras.Model:
     """The server's model as a new, plain Keras model."""
+    if state.t == 0:
+      raise ValueError('there is no global model before the first upload')
     if state.z_bar is None:
       raise errors.InputError(
         'learning_rate',
