@@ -13,7 +13,7 @@ import matplotlib.figure
 import safl_tf
 from safl_tf.data import sources
 
-ROUNDS = 60
+ROUNDS = 50
 
 
 def main(path: str) -> None:
