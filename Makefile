@@ -15,6 +15,7 @@ test: $(VENV)/.installed-test
 
 check: $(VENV)/.installed-test
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check safl_tf binaries tests benchmarks examples
 	$(BIN)/mypy
 
 $(BIN)/python:
