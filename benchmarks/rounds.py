@@ -47,7 +47,7 @@ def table(work: str, results: dict[str, dict[str, float]]) -> str:
   gemm = max(result['gemm'] for result in results.values())
   limit = gflop / gemm
   lines = [
-    f'### {work}',
+    f'## {work}',
     '',
     f'{gflop:.0f} GFLOP a round; matrix products reach {gemm:.0f} GFLOP/s '
     f'here, so the limit is {limit:.2f} s.',
@@ -79,13 +79,14 @@ def main() -> None:
     print(json.dumps(result))
     return
   os.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'
-  from benchmarks import ways
+  from benchmarks import ways, workloads
 
+  command_line = ' '.join(['python -m benchmarks.rounds', *sys.argv[1:]])
   texts = [
     '# Benchmarks',
-    f'`python -m benchmarks.rounds{" --quick" if arguments.quick else ""}`, '
-    f'{datetime.date.today()}, {os.cpu_count()} cores ({platform.machine()}), '
-    'no GPU.',
+    f'`{command_line}`, {datetime.date.today()}, {os.cpu_count()} cores '
+    f'({platform.machine()}), no GPU. Absolute times on shared machines are '
+    'noisy; the ratios, taken in one go, are what counts.',
   ]
   for work in [arguments.work] if arguments.work else WORKS:
     results = {}
@@ -97,7 +98,8 @@ def main() -> None:
       )
       results[way] = json.loads(done.stdout.splitlines()[-1])
       print(f'{work}: {way}: {results[way]["round"]:.2f} s', flush=True)
-    texts.append(table(work, results))
+    workload = workloads.get(work, arguments.quick)
+    texts.append(table(workload.title, results))
   text = '\n\n'.join(texts) + '\n'
   print(text)
   if arguments.write:

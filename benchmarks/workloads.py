@@ -34,6 +34,14 @@ class Workload(NamedTuple):
   flop_per_image: float
 
   @property
+  def title(self) -> str:
+    """The name, and what the work is."""
+    return (
+      f'{self.name}: {self.devices} devices × {self.examples} images, '
+      f'{self.config.local_epochs} epochs, batches of {self.config.batch_size}'
+    )
+
+  @property
   def images_per_round(self) -> int:
     """Training images that a round goes through."""
     return self.devices * self.examples * self.config.local_epochs
