@@ -113,7 +113,7 @@ class FlatModel:
     return model
 
   def read(self, model: keras.Model) -> np.ndarray:
-    """Z of a Keras model of this architecture."""
+    """The vector z of a Keras model of this architecture."""
     values = [
       np.asarray(v, self.dtype).ravel() for v in self._flat_variables(model)
     ]
@@ -131,7 +131,7 @@ class FlatModel:
     self._compute = compute
 
   def unflatten(self, z: tf.Tensor, seed: tf.Tensor) -> Parts:
-    """Z and a seed for the model's own generators -> tensors."""
+    """From z and a seed for the model's own generators to tensors."""
     values = [
       tf.cast(tf.reshape(value, shape), dtype)
       for value, shape, dtype in zip(
@@ -152,7 +152,7 @@ class FlatModel:
     return Parts(values[:count], non_trainable)
 
   def flatten(self, parts: Parts) -> tf.Tensor:
-    """Tensors -> z."""
+    """From tensors to z."""
     averaged = [parts.non_trainable[i] for i in self._averaged]
     values = [*parts.trainable, *averaged]
     return tf.concat(
@@ -244,6 +244,13 @@ class FlatModel:
       return self.read(self.make())
 
 
+def architecture(model: keras.Model) -> dict[str, Any]:
+  """What Keras needs to build such a model anew, as JSON values."""
+  config = keras.saving.serialize_keras_object(model)
+  config.pop('compile_config', None)
+  return config
+
+
 def map_spec(function: Callable[[dict[str, Any]], Any], spec: Any) -> Any:
   """Maps over an `input_spec`, whose leaves are {'shape', 'dtype'}."""
   if isinstance(spec, dict) and set(spec) == {'shape', 'dtype'}:
@@ -270,8 +277,7 @@ def _model_fn(model: keras.Model | ModelFn) -> ModelFn:
     raise errors.InputError(
       'model', model.name, 'is not built; pass a function that makes it'
     )
-  config = keras.saving.serialize_keras_object(model)
-  config.pop('compile_config', None)
+  config = architecture(model)
   return lambda: keras.saving.deserialize_keras_object(copy.deepcopy(config))
 
 

@@ -187,14 +187,13 @@ def write_model(
   A model of the user's own class that has no `get_config` can't be written; its
   run can be resumed, but not exported by a program that doesn't know the class.
   """
-  import keras
+  from safl_tf import flat_model
 
   try:
-    config = keras.saving.serialize_keras_object(model.template)
+    config = flat_model.architecture(model.template)
   except NotImplementedError:
     logging.info('%s has no get_config: no model.json', model.template.name)
     return
-  config.pop('compile_config', None)
   files.write_json(
     path / 'model.json',
     {

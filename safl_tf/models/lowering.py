@@ -2,8 +2,9 @@
 
 A CPU runs XLA's own convolutions as plain loops, and native convolutions of few
 channels far below what a matrix product reaches. So a chain of layers whose
-convolutions are all small and followed by 2×2 pooling is folded and compiled;
-any other model with convolutions is left native and uncompiled on a CPU.
+convolutions are all small and followed by 2×2 pooling is folded, and compiled
+if all its layers allow it; any other model with convolutions is left native and
+uncompiled on a CPU.
 """
 
 from typing import NamedTuple
@@ -188,14 +189,8 @@ def _folded(
   )
 
 
-def _layers(model: keras.Model) -> list[keras.layers.Layer]:
-  return model._flatten_layers(include_self=False)
-
-
-def _layer_types(model: keras.Model) -> set[str]:
-  return {type(layer).__name__ for layer in _layers(model)}
-
-
 def _compiles(model: keras.Model) -> bool:
-  known = _layer_types(model) <= set(_COMPILABLE)
-  return known and _is_graph(model) and all(map(_is_keras, _layers(model)))
+  return _is_graph(model) and all(
+    _is_keras(layer) and type(layer).__name__ in _COMPILABLE
+    for layer in model._flatten_layers(include_self=False)
+  )
