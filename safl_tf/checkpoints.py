@@ -1,26 +1,69 @@
 """What a run can be resumed from.
 
 A checkpoint of round 12 is two files: `round_000012.npz` with the arrays and
-`round_000012.json`, its manifest, with the size and SHA-256 of the first, the
-run's metadata and a checksum over itself. The manifest is written last and
-removed first, so a checkpoint is there if and only if its manifest is. Nothing
-is pickled.
+`round_000012.json`, its manifest, with the run's metadata, what the first must
+be (size and SHA-256) and a checksum over itself. The manifest is written last
+and removed first, so a checkpoint is there if and only if its manifest is.
+Nothing is pickled, and nothing is read that was not verified.
+
+Of the devices' models, `device_ids` [c] and `device_models` [c, P], a data file
+has those that changed since the checkpoint before. The manifest lists under
+`files`, oldest first, the earlier data files that have the others, and its own;
+a model counts where it comes last. A data file stays as long as a checkpoint
+that is kept needs it. A checkpoint has all models, and needs no earlier file,
+
+- if at least half of them changed,
+- if its files would together be twice as large as that one file, or
+- if they would be more than `_MOST_FILES`.
+
+So the checkpoints of a run in which all devices take part stand alone. In any
+other run the writing is at most twice what changed (and 1/200 of all models),
+and the files that a checkpoint needs are at most twice what there is.
+
+The manifest also has the place and SHA-256 of each other array, so that the
+global model can be read alone, whatever the number of devices.
 """
 
 import hashlib
 import json
 import os
 import re
-import zipfile
-from typing import Any, BinaryIO, cast
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from absl import logging
 
-from safl_tf import checks, errors, files
+from safl_tf import checks, data_files, errors, files, store
 
+_FORMAT = 2
 _NAME = re.compile(r'round_(\d{6,})\.(npz|json)')
 _CORRUPT = '.corrupt'
+_MOST_FILES = 200
+
+
+class Restored(NamedTuple):
+  """A checkpoint that was read.
+
+  Attributes:
+    round_number: the round it is of.
+    arrays: all but the devices' models.
+    meta: the run's metadata.
+    devices: the devices' models, if they were asked for.
+  """
+
+  round_number: int
+  arrays: dict[str, np.ndarray]
+  meta: dict[str, Any]
+  devices: store.DeviceStore | None
+
+
+class _Base(NamedTuple):
+  """What the next checkpoint may build on: the one last saved or restored."""
+
+  round_number: int
+  files: list[data_files.File]
+  versions: Mapping[int, int]
 
 
 class Checkpoints:
@@ -38,6 +81,7 @@ class Checkpoints:
     """
     self.folder = os.fspath(folder)
     self.keep = checks.integer('keep', keep, 1)
+    self._base: _Base | None = None
 
   def rounds(self) -> list[int]:
     """The rounds that have a checkpoint, oldest first; none is verified."""
@@ -46,8 +90,9 @@ class Checkpoints:
   def save(
     self,
     round_number: int,
-    arrays: dict[str, np.ndarray],
-    meta: dict[str, Any],
+    arrays: Mapping[str, np.ndarray],
+    meta: Mapping[str, Any],
+    devices: store.DeviceStore,
   ) -> int:
     """Writes a checkpoint, then removes those beyond `keep`.
 
@@ -55,6 +100,7 @@ class Checkpoints:
       round_number: a round after every one that has a checkpoint.
       arrays: arrays of any shape and of any dtype but object, by name.
       meta: what JSON can hold; tuples come back as lists, keys as strings.
+      devices: the devices' models.
 
     Returns:
       The number of bytes written.
@@ -67,46 +113,50 @@ class Checkpoints:
     os.makedirs(self.folder, exist_ok=True)
     files.remove_leftovers(self.folder)
 
+    base = self._to_build_on(arrays, devices)
+    ids = devices.changed_since(base and base.versions)
     data = self._path(round_number, 'npz')
-    with files.replacing(data) as file:
-      digest = _write_arrays(file, arrays)
+    own, described = data_files.write(data, arrays, devices, ids)
     manifest = {
+      'format': _FORMAT,
       'round': round_number,
-      'bytes': os.path.getsize(data),
-      'sha256': digest,
-      'dtypes': {name: array.dtype.name for name, array in arrays.items()},
+      'files': [*(base.files if base else ()), own],
+      'arrays': described,
       'meta': meta,
     }
-    manifest = json.loads(files.to_json(manifest))  # as it will be read back
+    manifest = json.loads(files.to_json(manifest, None))  # as it will be read
     manifest['checksum'] = _checksum(manifest)
     path = self._path(round_number, 'json')
     files.write_json(path, manifest)
 
+    self._base = _Base(round_number, manifest['files'], devices.versions)
     self._remove_old()
-    return manifest['bytes'] + os.path.getsize(path)
+    return own['bytes'] + os.path.getsize(path)
 
   def restore_latest(
-    self, repair: bool = True
-  ) -> tuple[int, dict[str, np.ndarray], dict[str, Any]] | None:
+    self, devices: store.DeviceStore | None = None, repair: bool = True
+  ) -> Restored | None:
     """Reads the newest checkpoint that verifies.
 
     Newer ones that don't verify are reported and renamed to `*.corrupt`.
 
     Args:
+      devices: the run's store before the first round, to put the models into.
+        Without it, they are neither read nor verified.
       repair: whether to rename; not if another process may be training here.
 
     Returns:
-      (round, arrays, meta), or None when the folder has no checkpoint.
+      The checkpoint, or None when the folder has none.
 
     Raises:
       errors.InputError: there are checkpoints and all of them are corrupt.
         None is renamed then, so that a run is never restarted in silence.
     """
-    corrupt: list[tuple[int, _CorruptError]] = []
+    corrupt: list[tuple[int, data_files.CorruptError]] = []
     for number in reversed(self.rounds()):
       try:
-        arrays, meta = self._read(number)
-      except _CorruptError as error:
+        restored = self._read(number, devices)
+      except data_files.CorruptError as error:
         corrupt.append((number, error))
         continue
       for bad, wrong in corrupt:
@@ -115,7 +165,7 @@ class Checkpoints:
         )
         if repair:
           self._set_aside(bad)
-      return number, arrays, meta
+      return restored
     if corrupt:
       raise errors.InputError(
         'experiment',
@@ -125,42 +175,93 @@ class Checkpoints:
       )
     return None
 
-  def _read(self, number: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """(arrays, meta) of a round's checkpoint, verified."""
-    manifest = _read_manifest(self._path(number, 'json'), number)
-    path = self._path(number, 'npz')
+  def _to_build_on(
+    self, arrays: Mapping[str, np.ndarray], devices: store.DeviceStore
+  ) -> _Base | None:
+    """The base of the next checkpoint, unless that is to have all models."""
+    base = self._base
+    if base is None or self.rounds()[-1:] != [base.round_number]:
+      return None  # not what is on the disk
+    if base.versions.keys() - devices.versions.keys():
+      return None  # not what led to this state
+    changed, count = len(devices.changed_since(base.versions)), len(devices)
+    if 2 * changed >= count or len(base.files) >= _MOST_FILES:
+      return None
+    model = devices[next(iter(devices.versions))].nbytes
+    rest = sum(array.nbytes for array in arrays.values())
+    earlier = sum(file['bytes'] for file in base.files)
+    if earlier + rest + changed * model > 2 * (rest + count * model):
+      return None
     try:
-      with open(path, 'rb') as file:
-        size = os.fstat(file.fileno()).st_size
-        if size != manifest['bytes']:
-          raise _CorruptError(
-            f'{path} has {size} bytes instead of {manifest["bytes"]}'
-          )
-        digest = hashlib.file_digest(file, 'sha256').hexdigest()
-        if digest != manifest['sha256']:
-          raise _CorruptError(f'{path} does not match its SHA-256')
-        file.seek(0)
-        return _read_arrays(file, manifest['dtypes']), manifest['meta']
-    except FileNotFoundError as error:
-      raise _CorruptError(f'{path} is missing') from error
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
-      raise _CorruptError(f'{path} cannot be parsed: {error}') from error
+      for file in base.files:
+        data_files.check_size(self.folder, file)
+    except data_files.CorruptError:
+      return None
+    return base
+
+  def _read(self, number: int, devices: store.DeviceStore | None) -> Restored:
+    """A round's checkpoint; what is read of it is verified."""
+    manifest = self._manifest(number)
+    data, own = manifest['files'], manifest['files'][-1]
+    if devices is not None:
+      for file in data:
+        data_files.verify(self.folder, file)
+    arrays = data_files.read_arrays(self.folder, own, manifest['arrays'])
+    if devices is not None:
+      for file in data:
+        for models in data_files.read_models(self.folder, file):
+          devices = devices.updated(models)
+      self._base = _Base(number, data, devices.versions)
+    return Restored(number, arrays, manifest['meta'], devices)
 
   def _remove_old(self) -> None:
-    """Removes checkpoints beyond `keep` and data that has no manifest."""
+    """Removes checkpoints beyond `keep` and data that no other one needs."""
     rounds = self.rounds()
     for number in rounds[: -self.keep]:
       os.unlink(self._path(number, 'json'))
     files.sync_folder(self.folder)
-    for number in set(self._numbers('npz')) - set(rounds[-self.keep :]):
-      os.unlink(self._path(number, 'npz'))
+    needed = set()
+    for number in rounds[-self.keep :]:
+      try:
+        needed |= {file['name'] for file in self._manifest(number)['files']}
+      except data_files.CorruptError:
+        return  # it can't be told what it needs
+    for number in self._numbers('npz'):
+      path = self._path(number, 'npz')
+      if os.path.basename(path) not in needed:
+        os.unlink(path)
 
   def _set_aside(self, number: int) -> None:
-    """Renames a checkpoint so that it counts no more: the manifest first."""
+    """Renames a checkpoint so that it counts no more: the manifest first.
+
+    An older one does not need its data file, and all newer ones are set aside.
+    """
     for kind in ('json', 'npz'):
       path = self._path(number, kind)
       if os.path.exists(path):
         os.replace(path, path + _CORRUPT)
+
+  def _manifest(self, number: int) -> dict[str, Any]:
+    """The manifest of a round, which is what was written for it."""
+    path = self._path(number, 'json')
+    try:
+      with open(path, encoding='utf-8') as file:
+        manifest = json.load(file)
+    except (ValueError, RecursionError) as error:
+      raise data_files.CorruptError(
+        f'{path} cannot be parsed: {error}'
+      ) from error
+    is_dict = type(manifest) is dict
+    checksum = manifest.pop('checksum', None) if is_dict else None
+    if checksum is None or checksum != _checksum(manifest):
+      raise data_files.CorruptError(f'{path} does not match its checksum')
+    if manifest['round'] != number:
+      raise data_files.CorruptError(f'{path} is of round {manifest["round"]}')
+    if manifest.get('format') != _FORMAT:
+      raise data_files.CorruptError(
+        f'{path} was written by another version of safl_tf'
+      )
+    return manifest
 
   def _path(self, number: int, kind: str) -> str:
     return os.path.join(self.folder, f'round_{number:06d}.{kind}')
@@ -173,71 +274,6 @@ class Checkpoints:
     return sorted(int(m[1]) for m in matches if m and m[2] == kind)
 
 
-class _CorruptError(Exception):
-  """Names a file and says what is wrong with it."""
-
-
-class _HashingWriter:
-  """Passes bytes on to a file and hashes them; cannot seek."""
-
-  def __init__(self, file: BinaryIO):
-    self._file = file
-    self.hash = hashlib.sha256()
-
-  def write(self, data: Any) -> int:
-    self.hash.update(data)
-    return self._file.write(data)
-
-  def flush(self) -> None:
-    self._file.flush()
-
-
-def _write_arrays(file: BinaryIO, arrays: dict[str, np.ndarray]) -> str:
-  """Writes an uncompressed .npz in one pass; returns its SHA-256.
-
-  `np.savez` takes the names as keyword arguments, some of which it keeps for
-  itself; here any name will do.
-  """
-  writer = _HashingWriter(file)
-  file = cast(BinaryIO, writer)  # as much of one as zipfile needs
-  with zipfile.ZipFile(file, 'w', zipfile.ZIP_STORED) as archive:
-    for name, array in arrays.items():
-      with archive.open(f'{name}.npy', 'w', force_zip64=True) as member:
-        np.lib.format.write_array(member, array, allow_pickle=False)
-  return writer.hash.hexdigest()
-
-
-def _read_arrays(
-  file: BinaryIO, dtypes: dict[str, str]
-) -> dict[str, np.ndarray]:
-  """The arrays of an .npz; dtypes that it doesn't know come back by name."""
-  arrays = {}
-  with np.load(file, allow_pickle=False) as archive:
-    for name, dtype in dtypes.items():
-      array = archive[name]
-      if array.dtype.name != dtype and array.dtype.kind == 'V':
-        import ml_dtypes  # bfloat16 and its kin, which .npy keeps as raw bytes
-
-        array = array.view(getattr(ml_dtypes, dtype))
-      arrays[name] = array
-  return arrays
-
-
-def _read_manifest(path: str, number: int) -> dict[str, Any]:
-  """A manifest that is what was written for this round."""
-  try:
-    with open(path, encoding='utf-8') as file:
-      manifest = json.load(file)
-  except (ValueError, RecursionError) as error:
-    raise _CorruptError(f'{path} cannot be parsed: {error}') from error
-  checksum = manifest.pop('checksum', None) if type(manifest) is dict else None
-  if checksum is None or checksum != _checksum(manifest):
-    raise _CorruptError(f'{path} does not match its checksum')
-  if manifest['round'] != number:
-    raise _CorruptError(f'{path} is of round {manifest["round"]}')
-  return manifest
-
-
 def _checksum(manifest: dict[str, Any]) -> str:
   """SHA-256 over a manifest's content, whatever its layout."""
-  return hashlib.sha256(files.to_json(manifest).encode()).hexdigest()
+  return hashlib.sha256(files.to_json(manifest, None).encode()).hexdigest()

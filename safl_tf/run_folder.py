@@ -6,6 +6,7 @@ To look at a folder takes no TensorFlow; it is imported where it is needed.
 import json
 import os
 import pathlib
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,11 +23,15 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
+_MEMORY = 'memory/'  # what the names of the fusion's arrays start with
+_MANY_BYTES, _MANY_SECONDS = 100e6, 5.0
+
 # Flags that say how long to go on and what to keep, not what is computed.
 _FREE = frozenset(
   {
     'checkpoint_every',
     'data_dir',
+    'device_store',
     'device_table',
     'experiment',
     'export',
@@ -61,6 +66,7 @@ class RunFolder:
     )
     self._log = records.MetricsLog(self.path)
     self._is_open = False
+    self._told_cost = False
 
   def check(self) -> None:
     """Refuses a folder that can't be written or was made with other flags."""
@@ -124,55 +130,53 @@ class RunFolder:
     self, start: 'process.FederatedState'
   ) -> tuple['process.FederatedState', list[Row]]:
     """The newest state that can be read, or `start`; and its history."""
-    found = self._checkpoints.restore_latest()
-    if found is None:
-      state, history = start, []
-    else:
-      _, arrays, meta = found
-      state, history = from_arrays(start, arrays, meta), meta['history']
+    found = self._checkpoints.restore_latest(start.devices)
+    history = [] if found is None else found.meta['history']
     self._log.start(history)
-    return state, history
+    return start if found is None else _restored(start, found), history
 
   def append(self, row: Row) -> None:
     """Writes a round's row to metrics.csv and the TensorBoard log."""
     self._log.append(row)
 
   def save(self, state: 'process.FederatedState', history: list[Row]) -> None:
-    """Writes a checkpoint."""
-    self._checkpoints.save(state.t, *to_arrays(state, history))
+    """Writes a checkpoint; tells once if that takes much."""
+    start = time.perf_counter()
+    meta = {'seed': state.seed, 't': state.t, 'history': history}
+    size = self._checkpoints.save(state.t, _arrays(state), meta, state.devices)
+    seconds = time.perf_counter() - start
+    if not self._told_cost and (size > _MANY_BYTES or seconds > _MANY_SECONDS):
+      self._told_cost = True
+      logging.info(
+        'checkpoint of round %d: %.0f MB in %.1f s; a larger '
+        'checkpoint_every makes fewer of them',
+        state.t,
+        size / 1e6,
+        seconds,
+      )
 
 
-def to_arrays(
-  state: 'process.FederatedState', history: list[Row]
-) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-  """What a checkpoint holds of a state."""
-  arrays = state.devices.to_arrays()
-  if state.z_bar is not None:
-    arrays['z_bar'] = state.z_bar
-  for name, value in state.memory.items():
-    arrays[f'memory/{name}'] = value
-  meta = {'seed': state.seed, 't': state.t, 'history': history}
-  return arrays, meta
+def _arrays(state: 'process.FederatedState') -> dict[str, np.ndarray]:
+  """The arrays of a state, but for the devices' models."""
+  arrays = {_MEMORY + name: value for name, value in state.memory.items()}
+  return arrays if state.z_bar is None else {'z_bar': state.z_bar, **arrays}
 
 
-def from_arrays(
-  start: 'process.FederatedState',
-  arrays: Mapping[str, np.ndarray],
-  meta: Mapping[str, Any],
+def _restored(
+  start: 'process.FederatedState', found: checkpoints.Restored
 ) -> 'process.FederatedState':
   """The state of a checkpoint; `start` is the same run's state 0."""
-  from safl_tf import process
-
-  prefix = 'memory/'
-  return process.FederatedState(
-    seed=meta['seed'],
-    t=meta['t'],
+  arrays, devices = found.arrays, found.devices
+  assert devices is not None  # they were asked for
+  return start._replace(
+    seed=found.meta['seed'],
+    t=found.meta['t'],
     z_bar=arrays.get('z_bar'),
-    devices=start.devices.from_arrays(arrays),
+    devices=devices,
     memory={
-      name.removeprefix(prefix): value
+      name.removeprefix(_MEMORY): value
       for name, value in arrays.items()
-      if name.startswith(prefix)
+      if name.startswith(_MEMORY)
     },
   )
 
@@ -247,18 +251,17 @@ def load(path: str | pathlib.Path, argument: str = 'run') -> LoadedRun:
     found = saved.restore_latest(repair=False)
   except errors.InputError as error:
     raise errors.InputError(argument, path, error.allowed) from error
-  if found is None or 'z_bar' not in found[1]:
+  if found is None or 'z_bar' not in found.arrays:
     raise errors.InputError(argument, path, 'has no global model yet')
-  round_number, arrays, _ = found
   example = flat_model.zeros_like_spec(described['inputs'])
   model = keras.saving.deserialize_keras_object(described['model'])
   flat = flat_model.FlatModel(model, example)
   return LoadedRun(
-    model=flat.to_model(arrays['z_bar']),
+    model=flat.to_model(found.arrays['z_bar']),
     input_spec=described['inputs'],
     from_logits=described['from_logits'],
     class_names=described['class_names'],
-    round_number=round_number,
+    round_number=found.round_number,
   )
 
 

@@ -59,6 +59,7 @@ RUNNING = (
 )
 KEEPING = (
   'safl_tf.checkpoints',
+  'safl_tf.data_files',
   'safl_tf.export',
   'safl_tf.files',
   'safl_tf.plots',

@@ -1,5 +1,6 @@
 import json
 import os
+import pathlib
 import zipfile
 
 import ml_dtypes
@@ -7,7 +8,9 @@ import numpy as np
 import pytest
 from absl import logging
 
-from safl_tf import checkpoints, errors
+from safl_tf import checkpoints, errors, store
+
+DEVICES, SIZE = 30, 500
 
 
 def content(number):
@@ -21,20 +24,87 @@ def content(number):
   return arrays, {'history': [{'round': number, 'test_loss': number / 3}]}
 
 
+def initial(k):
+  return np.full(SIZE, -k, np.float32)
+
+
+def create(kind='ram'):
+  return store.create(kind, initial, SIZE, np.float32)
+
+
+def trained(number):
+  """What the devices of a round learn: first most, then three each time."""
+  first = range(DEVICES - 4)
+  ids = first if number == 1 else {(3 * number + i) % DEVICES for i in range(3)}
+  return {
+    k: np.random.default_rng((number, k)).normal(size=SIZE).astype(np.float32)
+    for k in ids
+  }
+
+
+def devices_after(number, devices=None):
+  """The store after some rounds."""
+  devices = create() if devices is None else devices
+  for t in range(1, number + 1):
+    devices = devices.updated(trained(t))
+  return devices
+
+
 def save(folder, number, keep=2):
-  return checkpoints.Checkpoints(folder, keep).save(number, *content(number))
+  """Saves as a process does that has saved or restored nothing before."""
+  saved = checkpoints.Checkpoints(folder, keep)
+  return saved.save(number, *content(number), devices_after(number))
+
+
+def save_all(folder, numbers, keep=2, devices=None):
+  """Saves as one process does; the checkpoints and the last store."""
+  saved = checkpoints.Checkpoints(folder, keep)
+  devices = create() if devices is None else devices
+  for number in numbers:
+    devices = devices.updated(trained(number))
+    saved.save(number, *content(number), devices)
+  return saved, devices
+
+
+def restore(folder, kind='ram', **options):
+  return checkpoints.Checkpoints(folder).restore_latest(create(kind), **options)
 
 
 def check(restored, number):
   assert restored is not None
-  got_number, got_arrays, got_meta = restored
+  assert restored.round_number == number
   arrays, meta = content(number)
-  assert got_number == number
-  assert got_meta == meta
-  assert got_arrays.keys() == arrays.keys()
+  assert restored.meta == meta
+  assert restored.arrays.keys() == arrays.keys()
   for name, array in arrays.items():
-    assert got_arrays[name].dtype == array.dtype
-    np.testing.assert_array_equal(got_arrays[name], array)
+    assert restored.arrays[name].dtype == array.dtype
+    np.testing.assert_array_equal(restored.arrays[name], array)
+  mine, others = (
+    devices.to_arrays() for devices in (restored.devices, devices_after(number))
+  )
+  for name, array in others.items():
+    assert mine[name].dtype == array.dtype
+    assert mine[name].tobytes() == array.tobytes()
+
+
+def manifest(folder, number):
+  path = os.path.join(folder, f'round_{number:06d}.json')
+  return json.loads(pathlib.Path(path).read_text())
+
+
+def chain(folder, number):
+  """The rounds whose data files a checkpoint needs."""
+  found = manifest(folder, number)['files']
+  return [int(file['name'][len('round_') : -len('.npz')]) for file in found]
+
+
+def check_files(folder):
+  """The folder has what its checkpoints need and nothing else."""
+  rounds = checkpoints.Checkpoints(folder).rounds()
+  needed = {f'round_{number:06d}.json' for number in rounds}
+  for number in rounds:
+    needed |= {file['name'] for file in manifest(folder, number)['files']}
+  assert set(os.listdir(folder)) == needed
 
 
 @pytest.fixture
@@ -50,12 +120,13 @@ def test_nothing_to_restore(tmp_path):
   saved = checkpoints.Checkpoints(tmp_path / 'absent')
   assert saved.rounds() == []
   assert saved.restore_latest() is None
+  assert saved.restore_latest(create()) is None
   assert not os.path.exists(tmp_path / 'absent')
 
 
 def test_restores_what_was_saved_and_counts_its_bytes(tmp_path):
   size = save(tmp_path, 12)
-  check(checkpoints.Checkpoints(tmp_path).restore_latest(), 12)
+  check(restore(tmp_path), 12)
   names = ['round_000012.json', 'round_000012.npz']
   assert sorted(os.listdir(tmp_path)) == names
   assert size == sum(os.path.getsize(tmp_path / name) for name in names)
@@ -69,13 +140,13 @@ def test_any_name_and_dtype_but_object(tmp_path):
     'narrow': np.array([1.5, -2.0]).astype(ml_dtypes.bfloat16),
   }
   saved = checkpoints.Checkpoints(tmp_path)
-  saved.save(1, arrays, {})
-  _, restored, _ = saved.restore_latest()
+  saved.save(1, arrays, {}, create())
+  restored = saved.restore_latest(create()).arrays
   for name, array in arrays.items():
     assert restored[name].dtype == array.dtype
     np.testing.assert_array_equal(restored[name], array)
   with pytest.raises(ValueError, match='Object arrays'):
-    saved.save(2, {'a': np.array([None])}, {})
+    saved.save(2, {'a': np.array([None])}, {}, create())
   assert saved.rounds() == [1]
 
 
@@ -83,6 +154,9 @@ def test_numpy_itself_can_read_the_arrays(tmp_path):
   save(tmp_path, 1)
   with np.load(tmp_path / 'round_000001.npz') as archive:
     np.testing.assert_array_equal(archive['devices'], [1, 1, 1, 1])
+    arrays = devices_after(1).to_arrays()
+    for name, array in arrays.items():
+      np.testing.assert_array_equal(archive[name], array)
   with zipfile.ZipFile(tmp_path / 'round_000001.npz') as archive:
     assert archive.testzip() is None
 
@@ -90,8 +164,8 @@ def test_numpy_itself_can_read_the_arrays(tmp_path):
 def test_metadata_comes_back_bit_for_bit(tmp_path):
   rows = [{'a': 0.1, 'b': None, 'c': 1e-300, 'd': float('inf')}]
   saved = checkpoints.Checkpoints(tmp_path)
-  saved.save(1, {}, {'rows': rows, 'counts': {9: 1, 10: 2}})
-  _, _, meta = saved.restore_latest()
+  saved.save(1, {}, {'rows': rows, 'counts': {9: 1, 10: 2}}, create())
+  meta = saved.restore_latest().meta
   assert meta == {'rows': rows, 'counts': {'9': 1, '10': 2}}
 
 
@@ -114,7 +188,7 @@ def test_rounds_must_increase(tmp_path, number):
   save(tmp_path, 4)
   with pytest.raises(ValueError, match='after round 4'):
     save(tmp_path, number)
-  check(checkpoints.Checkpoints(tmp_path).restore_latest(), 4)
+  check(restore(tmp_path), 4)
 
 
 def truncate(path):
@@ -154,7 +228,7 @@ def test_falls_back_from_a_corrupt_one(tmp_path, warnings, damage):
   save(tmp_path, 2)
   harm(tmp_path / f'round_000002.{kind}')
   saved = checkpoints.Checkpoints(tmp_path)
-  check(saved.restore_latest(), 1)
+  check(saved.restore_latest(create()), 1)
   (line,) = warnings
   assert f'round_000002.{kind}' in line
   assert wrong in line
@@ -162,7 +236,7 @@ def test_falls_back_from_a_corrupt_one(tmp_path, warnings, damage):
   assert os.path.exists(tmp_path / 'round_000002.json.corrupt')
   assert saved.rounds() == [1]
   save(tmp_path, 2)  # the round is trained again
-  check(saved.restore_latest(), 2)
+  check(saved.restore_latest(create()), 2)
   assert len(warnings) == 1
   assert os.path.exists(tmp_path / 'round_000002.json.corrupt')
 
@@ -175,7 +249,7 @@ def test_all_corrupt_is_refused_again_and_again(tmp_path, warnings):
   truncate(tmp_path / 'round_000002.json')
   for _ in range(2):
     with pytest.raises(errors.InputError) as caught:
-      checkpoints.Checkpoints(tmp_path).restore_latest()
+      restore(tmp_path)
     assert caught.value.argument == 'experiment'
     assert caught.value.value == str(tmp_path)
     assert 'all checkpoints are corrupt' in caught.value.allowed
@@ -186,7 +260,7 @@ def test_all_corrupt_is_refused_again_and_again(tmp_path, warnings):
 
 def test_a_flipped_bit_of_a_manifest_is_seen_or_harmless(tmp_path, warnings):
   saved = checkpoints.Checkpoints(tmp_path)
-  saved.save(1, {'a': np.zeros(1)}, {'loss': 1e-5, 'name': 'é'})
+  saved.save(1, {'a': np.zeros(1)}, {'loss': 1e-5, 'name': 'é'}, create())
   path = tmp_path / 'round_000001.json'
   data = path.read_bytes()
   expected = json.loads(data)
@@ -196,7 +270,7 @@ def test_a_flipped_bit_of_a_manifest_is_seen_or_harmless(tmp_path, warnings):
     flipped[i // 8] ^= 1 << i % 8
     path.write_bytes(flipped)
     try:
-      _, _, meta = saved.restore_latest()
+      meta = saved.restore_latest(create()).meta
     except errors.InputError:
       seen += 1
     else:  # e.g. 1e-05 -> 1E-05, or another kind of white space

@@ -1,6 +1,7 @@
 """A run that is killed, at any time, has a whole checkpoint."""
 
 import builtins
+import functools
 import multiprocessing
 import os
 import random
@@ -31,6 +32,20 @@ class Mortal:
     return wrapped
 
 
+def killed_after(lives, save):
+  """Whether `save` came to its end before it was killed."""
+  with pytest.MonkeyPatch.context() as patch:
+    mortal = Mortal(lives)
+    patch.setattr(builtins, 'open', mortal.wrap(open))
+    for name in ('fsync', 'replace', 'unlink', 'makedirs'):
+      patch.setattr(os, name, mortal.wrap(getattr(os, name)))
+    try:
+      save()
+    except KilledError:
+      return False
+  return True
+
+
 @pytest.mark.parametrize('keep', [1, 2])
 @pytest.mark.parametrize('earlier', [0, 1, 3])
 def test_killed_at_every_step_of_a_save(tmp_path, caplog, keep, earlier):
@@ -40,29 +55,21 @@ def test_killed_at_every_step_of_a_save(tmp_path, caplog, keep, earlier):
     folder = tmp_path / str(lives)
     for number in range(1, new):
       shared.save(folder, number, keep)
-    with pytest.MonkeyPatch.context() as patch:
-      mortal = Mortal(lives)
-      patch.setattr(builtins, 'open', mortal.wrap(open))
-      for name in ('fsync', 'replace', 'unlink', 'makedirs'):
-        patch.setattr(os, name, mortal.wrap(getattr(os, name)))
-      try:
-        shared.save(folder, new, keep)
-      except KilledError:
-        finished = False
-      else:
-        finished = True
+    finished = killed_after(
+      lives, functools.partial(shared.save, folder, new, keep)
+    )
     saved = checkpoints.Checkpoints(folder, keep)
-    restored = saved.restore_latest()
+    restored = saved.restore_latest(shared.create())
     if restored is None:
       assert earlier == 0
       outcomes.append(0)
     else:
-      shared.check(restored, restored[0])
-      outcomes.append(restored[0])
+      shared.check(restored, restored.round_number)
+      outcomes.append(restored.round_number)
     # The next save works and clears away what the killed one left.
     shared.save(folder, new + 1, keep)
     assert len(os.listdir(folder)) == 2 * min(keep, len(saved.rounds()))
-    shared.check(saved.restore_latest(), new + 1)
+    shared.check(saved.restore_latest(shared.create()), new + 1)
     if finished:
       break
   assert finished
@@ -71,21 +78,79 @@ def test_killed_at_every_step_of_a_save(tmp_path, caplog, keep, earlier):
   assert caplog.messages == []
 
 
+@pytest.mark.parametrize('keep', [1, 2])
+@pytest.mark.parametrize('earlier', [1, 2, 5, 6, 7, 8])
+def test_killed_at_every_step_of_a_save_that_builds_on_others(
+  tmp_path, caplog, keep, earlier
+):
+  """A chain begins in rounds 1, 5, 9, ..."""
+  new = earlier + 1
+  outcomes = []
+  for lives in range(100):
+    folder = tmp_path / str(lives)
+    saved, devices = shared.save_all(folder, range(1, new), keep)
+    begin = earlier - (earlier - 1) % 4
+    assert shared.chain(folder, earlier) == list(range(begin, new))
+    devices = devices.updated(shared.trained(new))
+    finished = killed_after(
+      lives,
+      lambda: saved.save(new, *shared.content(new), devices),  # noqa: B023
+    )
+    again = checkpoints.Checkpoints(folder, keep)  # resumes
+    restored = again.restore_latest(shared.create())
+    shared.check(restored, restored.round_number)
+    outcomes.append(restored.round_number)
+    devices = restored.devices
+    for t in range(restored.round_number + 1, new + 3):
+      devices = devices.updated(shared.trained(t))
+      again.save(t, *shared.content(t), devices)
+      shared.check_files(folder)
+      shared.check(shared.restore(folder), t)
+    if finished:
+      break
+  assert finished
+  assert set(outcomes) == {earlier, new}
+  assert outcomes == sorted(outcomes)
+  assert caplog.messages == []
+
+
+def test_killed_at_every_step_of_a_restore(tmp_path):
+  """Of four, the two newest are corrupt; they build on the others."""
+  for lives in range(100):
+    folder = tmp_path / str(lives)
+    shared.save_all(folder, range(1, 5), keep=4)
+    assert shared.chain(folder, 4) == [1, 2, 3, 4]
+    shared.flip(folder / 'round_000003.npz')
+    finished = killed_after(lives, functools.partial(shared.restore, folder))
+    saved = checkpoints.Checkpoints(folder)
+    restored = saved.restore_latest(shared.create())
+    shared.check(restored, 2)
+    devices = restored.devices.updated(shared.trained(3))
+    saved.save(3, *shared.content(3), devices)
+    assert shared.chain(folder, 3) == [1, 2, 3]
+    shared.check(shared.restore(folder), 3)
+    if finished:
+      break
+  assert finished
+
+
 def save_for_ever(folder, connection):
   saved = checkpoints.Checkpoints(folder)
-  restored = saved.restore_latest()
-  number = restored[0] if restored else 0
+  restored = saved.restore_latest(shared.create())
+  number = restored.round_number if restored else 0
+  devices = restored.devices if restored else shared.create()
   connection.send('ready')
   while True:
     number += 1
-    saved.save(number, *shared.content(number))
+    devices = devices.updated(shared.trained(number))
+    saved.save(number, *shared.content(number), devices)
 
 
 def test_killed_at_random(tmp_path, caplog):
   context = multiprocessing.get_context('forkserver')  # imports only once
   context.set_forkserver_preload(['tests.test_checkpoints_killed'])
   delays = random.Random(0)
-  last = 0
+  last, chains = 0, set()
   for _ in range(15):
     ours, theirs = context.Pipe()
     writer = context.Process(
@@ -97,10 +162,12 @@ def test_killed_at_random(tmp_path, caplog):
     writer.kill()
     writer.join()
     assert writer.exitcode == -9
-    restored = checkpoints.Checkpoints(tmp_path).restore_latest()
+    restored = shared.restore(tmp_path)
     if restored is not None:
-      shared.check(restored, restored[0])
-      assert restored[0] >= last
-      last = restored[0]
+      shared.check(restored, restored.round_number)
+      assert restored.round_number >= last
+      last = restored.round_number
+      chains.add(len(shared.chain(tmp_path, last)))
   assert last > 0
+  assert max(chains) > 1
   assert caplog.messages == []

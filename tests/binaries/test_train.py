@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from binaries import training_flags
-from safl_tf import checkpoints, export, plots, records
+from safl_tf import checkpoints, export, plots, records, store
 from tests.binaries import programs
 
 PRESETS = sorted((programs.ROOT / 'binaries' / 'presets').glob('*.flags'))
@@ -24,8 +24,10 @@ def without_times(run):
 
 
 def newest(run):
-  """The arrays of the newest checkpoint."""
-  return checkpoints.Checkpoints(run / 'checkpoints').restore_latest()[1]
+  """The arrays of the newest checkpoint, the devices' among them."""
+  start = store.DeviceStore(lambda k: None)
+  found = checkpoints.Checkpoints(run / 'checkpoints').restore_latest(start)
+  return {**found.arrays, **found.devices.to_arrays()}
 
 
 @pytest.fixture
