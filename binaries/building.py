@@ -50,6 +50,9 @@ def process_and_data(
       executor=values['executor'],
       jit_compile=values['jit_compile'],
       device=values['device'],
+      stack=values['stack'],
+      device_store=values['device_store'],
+      store_dir=pathlib.Path(values['output_dir']) / values['experiment'],
     )
   except errors.InputError as error:
     if error.argument != 'model':

@@ -158,12 +158,33 @@ FLAGS.choice(
 )
 
 FLAGS.choice(
-  'executor', 'auto', names.EXECUTORS, 'How devices are run side by side.'
+  'executor',
+  'auto',
+  names.EXECUTORS,
+  'How devices are run: serial is one by one, step by step; auto is threads on '
+  'a CPU and vectorized (stacked) on GPUs. All give the same results.',
+)
+FLAGS.integer(
+  'stack',
+  None,
+  'Devices that --executor=vectorized stacks; by memory if not given.',
+  low=1,
+)
+FLAGS.choice(
+  'device_store',
+  'ram',
+  names.DEVICE_STORES,
+  "Where devices' models are between rounds; mmap is a temporary file in the "
+  "run's folder, for more devices than the memory holds.",
 )
 FLAGS.choice(
   'jit_compile', 'auto', names.JIT_COMPILES, 'Whether XLA compiles training.'
 )
-FLAGS.text('device', 'auto', 'auto, cpu, gpu, or for example gpu:1.')
+FLAGS.text(
+  'device',
+  'auto',
+  'auto, cpu, gpu (all GPUs, side by side), or for example gpu:1.',
+)
 FLAGS.choice(
   'mixed_precision',
   'none',

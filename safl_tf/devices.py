@@ -5,30 +5,33 @@ import tensorflow as tf
 from safl_tf import errors
 
 
-def find(name: str = 'auto') -> str:
-  """A TensorFlow device by the user's name for it.
+def find(name: str = 'auto') -> tuple[str, ...]:
+  """TensorFlow devices by the user's name for them.
 
   Args:
-    name: 'auto' (the first GPU if there is one), 'cpu', 'gpu', or one of them
-      with a number, such as 'gpu:1'.
+    name: 'cpu', 'gpu' (all that there are of that kind, to be used side by
+      side), one of them with a number, such as 'gpu:1', or 'auto': all GPUs if
+      there are any.
 
   Returns:
-    The logical device's full name.
+    The logical devices' full names.
   """
-  found = [
-    device
+  found = {
+    kind.lower(): [d.name for d in tf.config.list_logical_devices(kind)]
     for kind in ('CPU', 'GPU')
-    for device in tf.config.list_logical_devices(kind)
-  ]
-  short = {':'.join(d.name.split(':')[-2:]).lower(): d.name for d in found}
+  }
+  choices = {kind: tuple(full) for kind, full in found.items() if full}
+  for full in [*found['cpu'], *found['gpu']]:
+    choices[':'.join(full.split(':')[-2:]).lower()] = (full,)
   if name == 'auto':
-    return short.get('gpu:0', short['cpu:0'])
-  key = name.lower() if ':' in name else f'{name.lower()}:0'
-  if key not in short:
+    return choices.get('gpu', choices['cpu'])
+  if name.lower() not in choices:
     raise errors.InputError(
-      'device', name, f'not on this machine; it has {", ".join(sorted(short))}'
+      'device',
+      name,
+      f'not on this machine; it has {", ".join(sorted(choices))}',
     )
-  return short[key]
+  return choices[name.lower()]
 
 
 def allow_memory_growth() -> None:

@@ -1,9 +1,11 @@
-"""One device's round, compiled: mix, train E epochs, decide whether to upload.
+"""One device's round: mix, train E epochs, decide whether to upload.
 
-Everything here is about a single device; an executor adds the device axis.
+Everything here is about a single device, in pieces that are pure functions; an
+executor compiles them, runs their loops and adds the device axis.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import keras
@@ -11,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from safl_tf import algorithms, checks, flat_model, losses, names, optimizers
+from safl_tf.rules import mix
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,13 +79,11 @@ class BatchPlan(NamedTuple):
       again the device's own examples.
     counts: how many of each row are real, int32 [S].
     num_steps: how many rows are real.
-    epoch_steps: how many rows hold each example once.
   """
 
   examples: np.ndarray
   counts: np.ndarray
   num_steps: np.int32
-  epoch_steps: np.int32
 
 
 def plan_batches(
@@ -103,7 +104,7 @@ def plan_batches(
     counts[rows] = B
     counts[rows.stop - 1] = m - (per_epoch - 1) * B
   num_steps = config.local_epochs * per_epoch
-  return BatchPlan(examples, counts, np.int32(num_steps), np.int32(per_epoch))
+  return BatchPlan(examples, counts, np.int32(num_steps))
 
 
 class Task(NamedTuple):
@@ -150,10 +151,56 @@ class Update(NamedTuple):
   train_loss: tf.Tensor
 
 
-class LocalUpdate:
-  """A device's whole round as one compiled function, Task -> Update.
+class Training(NamedTuple):
+  """Where a device's training stands.
 
-  It is traced once, whatever the device's size.
+  Attributes:
+    parts: the model's tensors.
+    slots: the optimizer's.
+    loss: summed over the examples trained on so far.
+  """
+
+  parts: flat_model.Parts
+  slots: list[tf.Tensor]
+  loss: tf.Tensor
+
+
+class Control:
+  """How the pieces of a round are run: here, as a graph for one device.
+
+  Args:
+    cut: whether a short batch has the size it has, or is filled up to B with
+      examples of weight zero, as fixed shapes need.
+  """
+
+  def __init__(self, cut: bool):
+    self._cut = cut
+
+  def call(self, piece: Callable[..., Any], *args: Any) -> Any:
+    """Runs piece(*args)."""
+    return piece(*args)
+
+  def loop(
+    self,
+    num_steps: tf.Tensor,
+    piece: Callable[..., Any],
+    carry: Any,
+    plan: BatchPlan,
+    *args: Any,
+  ) -> Any:
+    """Runs carry = piece(cut, i, carry, plan, *args) for i < num_steps."""
+
+    def body(i: tf.Tensor, carry: Any) -> tuple[tf.Tensor, Any]:
+      return i + 1, piece(self._cut, i, carry, plan, *args)
+
+    _, carry = tf.while_loop(
+      lambda i, _: i < num_steps, body, (0, carry), parallel_iterations=1
+    )
+    return carry
+
+
+class LocalUpdate:
+  """A device's whole round, Task -> Update.
 
   Args:
     model: the Keras model as functions of a vector.
@@ -161,8 +208,7 @@ class LocalUpdate:
     config: how to train.
     x: all inputs, one array or a structure of them; held once.
     y: all labels.
-    jit_compile: whether XLA compiles it. XLA wants fixed shapes: short batches
-      are then padded with examples of weight zero. Without XLA they are cut.
+    device: the TensorFlow device to compute on, which holds x and y.
   """
 
   def __init__(
@@ -172,14 +218,15 @@ class LocalUpdate:
     config: LocalConfig,
     x: Any,
     y: Any,
-    jit_compile: bool,
+    device: str = '/CPU:0',
   ):
     self._model = model
     self._algorithm = algorithm
     self._config = config
-    self._x = tf.nest.map_structure(tf.convert_to_tensor, x)
-    self._y = tf.convert_to_tensor(y, tf.int32)
-    self._jit_compile = jit_compile
+    self.device = device
+    with tf.device(device):
+      self._x = tf.nest.map_structure(tf.convert_to_tensor, x)
+      self._y = tf.convert_to_tensor(y, tf.int32)
     self._loss = losses.get(config.loss, model.from_logits)
     self._optimizer = optimizers.PureOptimizer(
       optimizers.get(config.optimizer, config.learning_rate),
@@ -188,80 +235,57 @@ class LocalUpdate:
     # Half-precision gradients of small losses would vanish.
     half = model.template.dtype_policy.compute_dtype == 'float16'
     self._loss_scale = 1024.0 if half else 1.0
-    self._compiled = tf.function(
-      self._round,
-      input_signature=_signature(model, config),
-      jit_compile=jit_compile,
-      autograph=False,
+
+  def signature(self, max_steps: int | None = None) -> Task:
+    """What a task is made of; devices of all sizes share it.
+
+    Args:
+      max_steps: the number of rows of batch plans, if it is known.
+    """
+    vector = tf.TensorSpec([self._model.size], self._model.dtype)
+    return Task(
+      z_bar=vector,
+      has_global=tf.TensorSpec([], tf.bool),
+      z=vector,
+      seeds=tf.TensorSpec([3, 2], tf.int32),
+      clock=tf.TensorSpec([], tf.float32),
+      plan=BatchPlan(
+        examples=tf.TensorSpec([max_steps, self._config.batch_size], tf.int32),
+        counts=tf.TensorSpec([max_steps], tf.int32),
+        num_steps=tf.TensorSpec([], tf.int32),
+      ),
     )
 
-  def __call__(self, task: Task) -> Update:
-    """Runs a device's round."""
-    return self._compiled(*task[:-1], *task.plan)
-
-  @property
-  def num_traces(self) -> int:
-    """How often the round was traced."""
-    return self._compiled.experimental_get_tracing_count()
-
-  def _round(
-    self,
-    z_bar: tf.Tensor,
-    has_global: tf.Tensor,
-    z: tf.Tensor,
-    seeds: tf.Tensor,
-    clock: tf.Tensor,
-    *plan_tensors: tf.Tensor,
-  ) -> Update:
+  def __call__(self, task: Task, control: Control) -> Update:
     """What a device of S_t does in Algorithms 1 and 2."""
-    plan = BatchPlan(*plan_tensors)
-    mixed = self._algorithm.mix(seeds[0], clock, z_bar, z)
-    w = tf.where(has_global, mixed.w, z)
-    new_z, train_loss = self._train(plan, w, seeds[2])
-    gate = self._algorithm.gate
-    h_global = h_local = tf.constant(1.0)
-    if gate.needs_accuracy:
-      h_global = self._accuracy(plan, z_bar, seeds[2])
-      h_local = self._accuracy(plan, new_z, seeds[2])
-    decision = gate.decide(seeds[1], clock, h_global, h_local)
-    return Update(
-      z=new_z,
-      finite=tf.reduce_all(tf.math.is_finite(new_z)),
-      sent=decision.sent | ~has_global,
-      q=tf.where(has_global, decision.q, 1.0),
-      delta=tf.where(has_global, decision.delta, 0.0),
+    call, loop, plan = control.call, control.loop, task.plan
+    mixed, training = call(self._begin, task)
+    training = loop(plan.num_steps, self._step, training, plan)
+    if not self._algorithm.gate.needs_accuracy:
+      return call(self._end, task, mixed, training)
+    z_bar, correct = call(self._begin_count, task)
+    epoch = plan.num_steps // self._config.local_epochs
+    correct = loop(epoch, self._count, correct, plan, z_bar, training.parts)
+    return call(self._end, task, mixed, training, correct)
+
+  def _begin(self, task: Task) -> tuple[mix.Mixed, Training]:
+    """Mixes; without a global model a device starts from its own."""
+    mixed = self._algorithm.mix(task.seeds[0], task.clock, task.z_bar, task.z)
+    mixed = mix.Mixed(
+      w=tf.where(task.has_global, mixed.w, task.z),
       p=mixed.p,
-      kept_local=tf.where(has_global, mixed.kept_local, 1.0),
-      train_loss=train_loss,
+      kept_local=tf.where(task.has_global, mixed.kept_local, 1.0),
     )
-
-  def _train(
-    self, plan: BatchPlan, w: tf.Tensor, seed: tf.Tensor
-  ) -> tuple[tf.Tensor, tf.Tensor]:
-    """E epochs from w; the new z and the mean loss on the way."""
-
-    def body(i: tf.Tensor, parts: Any, slots: Any, total: tf.Tensor) -> tuple:
-      parts, slots, loss = self._step(plan, i, parts, slots)
-      return i + 1, parts, slots, total + loss
-
-    _, parts, _, total = tf.while_loop(
-      lambda i, *_: i < plan.num_steps,
-      body,
-      (0, self._model.unflatten(w, seed), self._optimizer.initial, 0.0),
-      parallel_iterations=1,
-    )
-    seen = tf.cast(tf.reduce_sum(plan.counts), tf.float32)
-    return self._model.flatten(parts), total / seen
+    parts = self._model.unflatten(mixed.w, task.seeds[2])
+    slots = [tf.identity(slot) for slot in self._optimizer.initial]
+    return mixed, Training(parts, slots, tf.constant(0.0))
 
   def _step(
-    self,
-    plan: BatchPlan,
-    i: tf.Tensor,
-    parts: flat_model.Parts,
-    slots: list[tf.Tensor],
-  ) -> tuple[flat_model.Parts, list[tf.Tensor], tf.Tensor]:
-    """Equation (2) for one batch, with the optimizer's step."""
-    inputs, labels, weights = self._batch(plan, i)
+    self, cut: bool, i: tf.Tensor, training: Training, plan: BatchPlan
+  ) -> Training:
+    """Equation (2) for the i-th batch, with the optimizer's step."""
+    inputs, labels, weights = self._batch(cut, i, plan)
+    parts = training.parts
     with tf.GradientTape() as tape:
       tape.watch(parts.trainable)
       outputs, extra, non_trainable = self._model.apply(
@@ -281,57 +305,72 @@ class LocalUpdate:
     )
     if self._loss_scale != 1:
       gradients = [g / self._loss_scale for g in gradients]
-    slots, trainable = self._optimizer.apply(slots, gradients, parts.trainable)
-    return flat_model.Parts(trainable, non_trainable), slots, total
+    slots, trainable = self._optimizer.apply(
+      training.slots, gradients, parts.trainable
+    )
+    parts = flat_model.Parts(trainable, non_trainable)
+    return Training(parts, slots, training.loss + total)
 
-  def _accuracy(
-    self, plan: BatchPlan, z: tf.Tensor, seed: tf.Tensor
+  def _begin_count(self, task: Task) -> tuple[flat_model.Parts, tf.Tensor]:
+    """The global model's tensors, and none counted yet."""
+    return self._model.unflatten(task.z_bar, task.seeds[2]), tf.zeros([2])
+
+  def _count(
+    self,
+    cut: bool,
+    i: tf.Tensor,
+    correct: tf.Tensor,
+    plan: BatchPlan,
+    *models: flat_model.Parts,
   ) -> tf.Tensor:
-    """h(z), on the device's own data."""
-    parts = self._model.unflatten(z, seed)
-
-    def body(i: tf.Tensor, correct: tf.Tensor) -> tuple:
-      inputs, labels, weights = self._batch(plan, i)
+    """Adds how many of the i-th batch each model gets right."""
+    inputs, labels, weights = self._batch(cut, i, plan)
+    found = []
+    for parts in models:
       outputs, _, _ = self._model.apply(parts, inputs, training=False)
       right = tf.argmax(outputs, axis=1, output_type=tf.int32) == labels
-      return i + 1, correct + tf.reduce_sum(tf.cast(right, 'float32') * weights)
+      found.append(tf.reduce_sum(tf.cast(right, tf.float32) * weights))
+    return correct + tf.stack(found)
 
-    _, correct = tf.while_loop(
-      lambda i, _: i < plan.epoch_steps, body, (0, 0.0), parallel_iterations=1
+  def _end(
+    self,
+    task: Task,
+    mixed: mix.Mixed,
+    training: Training,
+    correct: tf.Tensor | None = None,
+  ) -> Update:
+    """The trained model, and whether it is sent."""
+    seen = tf.reduce_sum(task.plan.counts)
+    h_global = h_local = tf.constant(1.0)
+    if correct is not None:  # h, on the device's own data
+      m = tf.cast(seen // self._config.local_epochs, tf.float32)
+      h_global, h_local = tf.unstack(correct / m)
+    decision = self._algorithm.gate.decide(
+      task.seeds[1], task.clock, h_global, h_local
     )
-    # Not a slice of one epoch: XLA would compile anew for each of its lengths.
-    examples = tf.reduce_sum(plan.counts) // self._config.local_epochs
-    return correct / tf.cast(examples, tf.float32)
+    z = self._model.flatten(training.parts)
+    return Update(
+      z=z,
+      finite=tf.reduce_all(tf.math.is_finite(z)),
+      sent=decision.sent | ~task.has_global,
+      q=tf.where(task.has_global, decision.q, 1.0),
+      delta=tf.where(task.has_global, decision.delta, 0.0),
+      p=mixed.p,
+      kept_local=mixed.kept_local,
+      train_loss=training.loss / tf.cast(seen, tf.float32),
+    )
 
   def _batch(
-    self, plan: BatchPlan, i: tf.Tensor
+    self, cut: bool, i: tf.Tensor, plan: BatchPlan
   ) -> tuple[Any, tf.Tensor, tf.Tensor]:
     """Inputs, labels and weights of the i-th batch."""
-    examples, count = plan.examples[i], plan.counts[i]
-    if self._jit_compile:
-      real = tf.range(self._config.batch_size) < count
-      weights = tf.cast(real, tf.float32)
-    else:
+    # Not plan.counts[i]: XLA would compile a step anew for every i.
+    examples, count = tf.gather(plan.examples, i), tf.gather(plan.counts, i)
+    if cut:
       examples = examples[:count]
       weights = tf.ones([count], tf.float32)
+    else:
+      real = tf.range(self._config.batch_size) < count
+      weights = tf.cast(real, tf.float32)
     inputs = tf.nest.map_structure(lambda a: tf.gather(a, examples), self._x)
     return inputs, tf.gather(self._y, examples), weights
-
-
-def _signature(
-  model: flat_model.FlatModel, config: LocalConfig
-) -> list[tf.TensorSpec]:
-  """Of a task: its fields in order, the plan's last."""
-  vector = tf.TensorSpec([model.size], model.dtype)
-  number = tf.TensorSpec([], tf.int32)
-  return [
-    vector,
-    tf.TensorSpec([], tf.bool),
-    vector,
-    tf.TensorSpec([3, 2], tf.int32),
-    tf.TensorSpec([], tf.float32),
-    tf.TensorSpec([None, config.batch_size], tf.int32),
-    tf.TensorSpec([None], tf.int32),
-    number,
-    number,
-  ]

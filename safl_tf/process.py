@@ -1,5 +1,6 @@
 """The paper's loop: `initialize`, `next`, and what passes between them."""
 
+import os
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -93,9 +94,13 @@ class FederatedProcess:
       paper; 'shared' gives all the same: the weights of `model` if it is a
       model, one random draw if it is a function. What a given model does not
       train, such as frozen layers, is kept in both.
-    executor: a name of `executors.EXECUTORS`, or 'auto'.
+    executor: 'serial', 'threads', 'vectorized' or 'auto', see `executors`.
     jit_compile: 'auto', 'true' or 'false': whether XLA compiles local training.
-    device: 'auto', 'cpu', 'gpu' or a TensorFlow device such as 'gpu:1'.
+    device: 'auto', 'cpu', 'gpu' (all there are) or one such as 'gpu:1'.
+    stack: how many devices 'vectorized' stacks; by memory if None.
+    device_store: where devices' models are between rounds, 'ram' or 'mmap': in
+      a temporary file, for populations larger than the memory.
+    store_dir: the folder of that file; the system's by default.
   """
 
   def __init__(
@@ -108,29 +113,48 @@ class FederatedProcess:
     executor: str = 'auto',
     jit_compile: str = 'auto',
     device: str = 'auto',
+    stack: int | None = None,
+    device_store: str = 'ram',
+    store_dir: str | os.PathLike[str] | None = None,
   ):
     self.clients = clients
     self.algorithm = algorithm or algorithms.build_safl()
     self.config = config or local.LocalConfig()
     self._shared = checks.choice('init', init, names.INITS) == 'shared'
-    self.device = devices.find(device)
+    self._device_store = checks.choice(
+      'device_store', device_store, names.DEVICE_STORES
+    )
+    self._store_dir = store_dir
+    if stack is not None:
+      checks.integer('stack', stack, low=1)
+    places = devices.find(device)
+    self.device = places[0]
     on_gpu = 'GPU' in self.device
-    self.algorithm.select(0, 1, clients.num_devices)  # refuses s > n now
+    executor = executors.resolve(executor, on_gpu)
+    cohort = self.algorithm.select(0, 1, clients.num_devices)
     with tf.device(self.device):
       self.model = _flat_model(model, clients)
-      lowered = lowering.lower(self.model.template, jit_compile, on_gpu)
-      self.model.lower(lowered.model)
-      self.jit_compile = lowered.jit_compile
-      self._local_update = local.LocalUpdate(
-        self.model,
-        self.algorithm,
-        self.config,
-        clients.x,
-        clients.y,
-        self.jit_compile,
+      lowered = lowering.lower(
+        self.model.template, jit_compile, on_gpu, executor == 'vectorized'
       )
-    self._executor = executors.get(executor, on_gpu)
+    self.model.lower(lowered.model)
+    self.jit_compile = lowered.jit_compile
     self._max_steps = int(self.config.steps(clients.sizes.max()))
+    updates = [
+      local.LocalUpdate(
+        self.model, self.algorithm, self.config, clients.x, clients.y, place
+      )
+      for place in places
+    ]
+    setting = executors.Setting(
+      jit_compile=lowered.jit_compile,
+      per_example=lowered.per_example,
+      max_steps=self._max_steps,
+      cohort=len(cohort),
+      on_gpu=on_gpu,
+      stack=stack,
+    )
+    self._executor = executors.EXECUTORS[executor](updates, setting)
 
   def initialize(self, seed: int = 0) -> FederatedState:
     """The state before the first round: no z̄, every device untrained."""
@@ -139,7 +163,13 @@ class FederatedProcess:
       seed=seed,
       t=0,
       z_bar=None,
-      devices=store.DeviceStore(self._initial_model(seed)),
+      devices=store.create(
+        self._device_store,
+        self._initial_model(seed),
+        self.model.size,
+        self.model.dtype,
+        self._store_dir,
+      ),
       memory=self.algorithm.fuse.init(self.model.size),
     )
 
@@ -147,12 +177,10 @@ class FederatedProcess:
     """One communication round, Algorithms 1 and 2."""
     t = state.t + 1
     ids = self.algorithm.select(state.seed, t, self.clients.num_devices)
-    updates = [  # on each device of S_t: mix, E epochs, gate
-      local.Update(*map(np.asarray, update))
-      for update in self._executor(
-        self._on_device, lambda k: self._task(state, t, k), ids
-      )
-    ]
+    # On each device of S_t: mix, E epochs, gate.
+    updates = list(
+      self._executor(lambda k: self._task(state, t, k), ids.tolist())
+    )
     finite = np.array([update.finite for update in updates])
     sent = finite & np.array([update.sent for update in updates])
     z = [update.z for update in updates]
@@ -190,8 +218,8 @@ class FederatedProcess:
 
   @property
   def num_traces(self) -> int:
-    """How often the device's round was traced."""
-    return self._local_update.num_traces
+    """How often a device's round, or a piece of it, was traced."""
+    return self._executor.num_traces
 
   def _initial_model(self, seed: int) -> Callable[[int], np.ndarray]:
     if not self._shared:
@@ -202,7 +230,6 @@ class FederatedProcess:
     return lambda k: z
 
   def _task(self, state: FederatedState, t: int, k: int) -> local.Task:
-    k = int(k)
     roles = (seeds.Role.MIX, seeds.Role.GATE, seeds.Role.MODEL)
     z = state.devices[k]
     return local.Task(
@@ -218,10 +245,6 @@ class FederatedProcess:
         seeds.generator(state.seed, seeds.Role.BATCHES, t, k),
       ),
     )
-
-  def _on_device(self, task: local.Task) -> local.Update:
-    with tf.device(self.device):
-      return self._local_update(task)
 
   def _metrics(
     self,

@@ -96,6 +96,8 @@ def train(
   executor: str = 'auto',
   jit_compile: str = 'auto',
   device: str = 'auto',
+  stack: int | None = None,
+  device_store: str = 'ram',
   eval_every: int = 1,
   checkpoint_every: int = 5,
   keep_checkpoints: int = 2,
@@ -114,9 +116,11 @@ def train(
     seed: of all draws; the same seed gives the same bits.
     config: how a device trains; the paper's settings by default.
     init: 'per_device' or 'shared', see `process.FederatedProcess`.
-    executor: 'auto', 'serial' or 'threads'.
+    executor: 'auto', 'serial', 'threads' or 'vectorized'.
     jit_compile: 'auto', 'true' or 'false'.
     device: 'auto', 'cpu', 'gpu', 'gpu:1', ...
+    stack: how many devices 'vectorized' stacks; by memory if None.
+    device_store: 'ram' or 'mmap', see `process.FederatedProcess`.
     eval_every: rounds between evaluations.
     checkpoint_every: rounds between checkpoints, if there is an output_dir.
     keep_checkpoints: how many checkpoints to keep.
@@ -138,6 +142,9 @@ def train(
     executor=executor,
     jit_compile=jit_compile,
     device=device,
+    stack=stack,
+    device_store=device_store,
+    store_dir=output_dir,
   )
   folder = None
   if output_dir is not None:

@@ -4,11 +4,12 @@ from safl_tf import devices, errors
 
 
 def test_cpu():
-  assert devices.find('cpu').endswith('device:CPU:0')
-  assert devices.find('cpu:0') == devices.find('CPU') == devices.find('cpu')
+  [name] = devices.find('cpu')
+  assert name.endswith('device:CPU:0')
+  assert devices.find('cpu:0') == devices.find('CPU') == (name,)
 
 
-def test_auto_is_a_gpu_if_there_is_one(monkeypatch):
+def test_auto_is_all_gpus_if_there_are_any(monkeypatch):
   class Device:
     def __init__(self, kind, number):
       self.name = f'/device:{kind}:{number}'
@@ -17,12 +18,17 @@ def test_auto_is_a_gpu_if_there_is_one(monkeypatch):
   monkeypatch.setattr(
     devices.tf.config, 'list_logical_devices', lambda kind: there[kind]
   )
-  assert devices.find() == '/device:CPU:0'
+  assert devices.find() == ('/device:CPU:0',)
+  with pytest.raises(errors.InputError, match=r'it has cpu, cpu:0$'):
+    devices.find('gpu')
   there['GPU'] = [Device('GPU', 0), Device('GPU', 1)]
-  assert devices.find() == devices.find('gpu') == '/device:GPU:0'
-  assert devices.find('gpu:1') == '/device:GPU:1'
-  assert devices.find('cpu') == '/device:CPU:0'
-  with pytest.raises(errors.InputError, match=r'has cpu:0, gpu:0, gpu:1$'):
+  both = ('/device:GPU:0', '/device:GPU:1')
+  assert devices.find() == devices.find('gpu') == both
+  assert devices.find('gpu:1') == ('/device:GPU:1',)
+  assert devices.find('cpu') == ('/device:CPU:0',)
+  with pytest.raises(
+    errors.InputError, match=r'it has cpu, cpu:0, gpu, gpu:0, gpu:1$'
+  ):
     devices.find('gpu:2')
 
 

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from safl_tf import algorithms, errors, flat_model, local, seeds
+from safl_tf.executors import common
 from safl_tf.rules import gate
 from tests import tiny
 
@@ -36,8 +37,11 @@ class Device:
   def __init__(self, make, jit=False, algorithm=None, config=CONFIG, x=X, y=Y):
     self.config = config
     self.flat = flat_model.FlatModel(make, x[:2])
-    self.update = local.LocalUpdate(
-      self.flat, algorithm or algorithms.build_fed_avg(), config, x, y, jit
+    update = local.LocalUpdate(
+      self.flat, algorithm or algorithms.build_fed_avg(), config, x, y
+    )
+    self.update = common.CompiledRound(
+      update, local.Control(cut=not jit), update.signature(), jit
     )
 
   def init(self, k=1):
@@ -60,8 +64,7 @@ class Device:
     )
 
   def run(self, plan, z, z_bar=None, t=1, k=0):
-    update = self.update(self.task(plan, z, z_bar, t, k))
-    return local.Update(*map(np.asarray, update))
+    return self.update(self.task(plan, z, z_bar, t, k))
 
 
 def numpy_sgd(z, plan, rate, reduction='sum', l2=0.0):
@@ -402,7 +405,6 @@ def test_plan(m, epochs):
   per_epoch = math.ceil(m / 8)
   assert plan.examples.shape == (max_steps, 8)
   assert plan.examples.dtype == plan.counts.dtype == np.int32
-  assert plan.epoch_steps == per_epoch
   assert plan.num_steps == epochs * per_epoch == config.steps(m)
   assert not plan.counts[plan.num_steps :].any()
   orders = []

@@ -239,18 +239,6 @@ def test_bytes(safl):
   assert [m.bytes_down for m in metrics] == [0, 3 * model, 3 * model]
 
 
-@pytest.mark.parametrize('jit', ['false', 'true'])
-def test_serial_and_threads_agree(jit):
-  model = tiny.normalised if jit == 'false' else tiny.dense
-  options = {'model': model, 'jit_compile': jit}
-  algorithm = algorithms.build_extended_safl(temperature=5)
-  one, other = (
-    make(algorithm, executor=executor, **options)
-    for executor in ('serial', 'threads')
-  )
-  check_same(run(one, 3)[0][-1], run(other, 3)[0][-1])
-
-
 def test_threads_agree_on_initialisers_of_the_users():
   def noise(shape, dtype=None):
     return np.random.normal(size=shape).astype('float32')

@@ -1,29 +1,38 @@
 """How a round's devices are run: the same results at different speeds."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 from safl_tf import checks, local, names
-from safl_tf.executors import serial, threads
+from safl_tf.executors import common, serial, threads, vectorized
 
-# (local update, device -> task, devices) -> updates, in the devices' order
-Executor = Callable[
-  [
-    Callable[[local.Task], local.Update],
-    Callable[[int], local.Task],
-    Iterable[int],
-  ],
-  Iterator[local.Update],
-]
+Setting = common.Setting
 
-EXECUTORS: dict[str, Callable[[], Executor]] = {
-  'serial': serial.serial,
-  'threads': threads.threads,
+
+class Executor(Protocol):
+  """Runs devices' rounds."""
+
+  def __call__(
+    self, make_task: Callable[[int], local.Task], ids: Sequence[int]
+  ) -> Iterator[local.Update]:
+    """The updates, as NumPy arrays, in the order of ids."""
+
+  @property
+  def num_traces(self) -> int:
+    """How often anything was traced."""
+
+
+# (local updates, one for each TensorFlow device; setting) -> executor
+EXECUTORS: dict[str, Callable[..., Executor]] = {
+  'serial': serial.Serial,
+  'threads': threads.Threads,
+  'vectorized': vectorized.Vectorized,
 }
 
 
-def get(name: str, on_gpu: bool = False) -> Executor:
-  """An executor by its name; 'auto' is threads on a CPU, serial on a GPU."""
+def resolve(name: str, on_gpu: bool = False) -> str:
+  """An executor's name; 'auto' is threads on a CPU, vectorized on a GPU."""
   checks.choice('executor', name, names.EXECUTORS)
   if name == 'auto':
-    name = 'serial' if on_gpu else 'threads'
-  return EXECUTORS[name]()
+    return 'vectorized' if on_gpu else 'threads'
+  return name

@@ -1,20 +1,77 @@
-"""One device after the other."""
+"""One device after the other, step by step: the plain reference.
 
-from collections.abc import Callable, Iterable, Iterator
+Every piece of a round is a small function, called from Python; a debugger sees
+what passes between them. `tf.config.run_functions_eagerly(True)` lets it look
+into the pieces, too.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import tensorflow as tf
+
 from safl_tf import local
+from safl_tf.executors import common
 
 
-def serial() -> Any:
-  """The plain loop."""
+class Serial:
+  """The plain loop, on the first TensorFlow device.
 
-  def run(
-    local_update: Callable[[local.Task], local.Update],
-    task: Callable[[int], local.Task],
-    ids: Iterable[int],
+  Args:
+    updates: a device's round, on each TensorFlow device.
+    options: of the executor.
+  """
+
+  def __init__(
+    self, updates: Sequence[local.LocalUpdate], options: common.Setting
+  ):
+    self._update = updates[0]
+    self._control = _StepByStep(options.jit_compile)
+
+  def __call__(
+    self, make_task: Callable[[int], local.Task], ids: Sequence[int]
   ) -> Iterator[local.Update]:
+    """One update after the other."""
     for k in ids:
-      yield local_update(task(k))
+      with tf.device(self._update.device):
+        task = tf.nest.map_structure(tf.convert_to_tensor, make_task(k))
+        update = self._update(task, self._control)
+      yield common.to_numpy(update)
 
-  return run
+  @property
+  def num_traces(self) -> int:
+    """How often any piece was traced."""
+    return self._control.num_traces
+
+
+class _StepByStep(local.Control):
+  """Calls pieces one by one, in Python's own loop."""
+
+  def __init__(self, jit_compile: bool):
+    super().__init__(cut=not jit_compile)
+    self._jit_compile = jit_compile
+    self._functions: dict[Any, Any] = {}
+
+  def call(self, piece: Callable[..., Any], *args: Any) -> Any:
+    if piece not in self._functions:
+      self._functions[piece] = tf.function(
+        piece, jit_compile=self._jit_compile, autograph=False
+      )
+    return self._functions[piece](*args)
+
+  def loop(
+    self,
+    num_steps: tf.Tensor,
+    piece: Callable[..., Any],
+    carry: Any,
+    plan: local.BatchPlan,
+    *args: Any,
+  ) -> Any:
+    for i in tf.range(num_steps):
+      carry = self.call(piece, self._cut, i, carry, plan, *args)
+    return carry
+
+  @property
+  def num_traces(self) -> int:
+    functions = self._functions.values()
+    return sum(f.experimental_get_tracing_count() for f in functions)

@@ -1,34 +1,57 @@
-"""Several devices side by side, on as many threads as there are cores."""
+"""Several devices side by side, on as many threads as there are cores.
+
+A device's whole round is one compiled function. TensorFlow releases the
+interpreter lock while it computes, so threads run in parallel.
+"""
 
 import os
-from collections.abc import Callable, Iterable, Iterator
-from concurrent import futures
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 from safl_tf import local
+from safl_tf.executors import common
 
 
-def threads(workers: int | None = None) -> Any:
-  """TensorFlow releases the interpreter lock, so threads run in parallel.
+class Threads:
+  """A thread for each core, or for each GPU.
 
   Args:
-    workers: number of threads; the cores this process may use by default.
+    updates: a device's round, on each TensorFlow device.
+    options: of the executor.
+    workers: number of threads, if not that.
   """
-  pool = futures.ThreadPoolExecutor(
-    workers or _cores(), thread_name_prefix='device'
-  )
 
-  def run(
-    local_update: Callable[[local.Task], local.Update],
-    task: Callable[[int], local.Task],
-    ids: Iterable[int],
+  def __init__(
+    self,
+    updates: Sequence[local.LocalUpdate],
+    options: common.Setting,
+    workers: int | None = None,
+  ):
+    jit_compile = options.jit_compile
+    control = local.Control(cut=not jit_compile)
+    self._rounds = [
+      common.CompiledRound(update, control, update.signature(), jit_compile)
+      for update in updates
+    ]
+    if workers is None:
+      workers = 1 if options.on_gpu else cores()
+    count = len(updates)
+    self._pool = common.Pool(
+      [self._rounds[i % count] for i in range(max(workers, count))]
+    )
+
+  def __call__(
+    self, make_task: Callable[[int], local.Task], ids: Sequence[int]
   ) -> Iterator[local.Update]:
-    yield from pool.map(lambda k: local_update(task(k)), ids)
+    """The updates, in the order of ids."""
+    return self._pool.map(make_task, ids)
 
-  return run
+  @property
+  def num_traces(self) -> int:
+    """How often the round was traced, on all TensorFlow devices."""
+    return sum(r.num_traces for r in self._rounds)
 
 
-def _cores() -> int:
+def cores() -> int:
   """How many this process may use, where the system tells."""
   if hasattr(os, 'sched_getaffinity'):
     return len(os.sched_getaffinity(0))

@@ -1,18 +1,22 @@
-"""How a model is best computed: folded layers, XLA or neither.
+"""How a model is best computed: folded layers, patches, XLA or neither.
 
 A CPU runs XLA's own convolutions as plain loops, and native convolutions of few
 channels far below what a matrix product reaches. So a chain of layers whose
 convolutions are all small and followed by 2×2 pooling is folded, and compiled
 if all its layers allow it; any other model with convolutions is left native and
 uncompiled on a CPU.
+
+Stacked devices have kernels of their own, which no native convolution takes:
+there all convolutions become matrix products, which do.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import keras
 
 from safl_tf import checks, names
-from safl_tf.models import folded
+from safl_tf.models import folded, patches
 
 # Folding pays where a convolution has few channels; by measurement LeNet-5's
 # 6 and 16 gain 4x and Light VGG's 64 and 128 lose.
@@ -34,12 +38,16 @@ _COMPILABLE = (
   'LayerNormalization',
   'LeakyReLU',
   'MaxPooling2D',
+  'PatchConv2D',
   'ReLU',
   'Rescaling',
   'Reshape',
   'Softmax',
   'ZeroPadding2D',
 )
+# These, too, treat each example by itself. A random draw for a filled-up batch
+# begins with the numbers of the draw for the short one.
+_PER_EXAMPLE = (*_COMPILABLE, 'Conv2D', 'DepthwiseConv2D', 'Dropout')
 # Activations that look at one element at a time, and so can be folded.
 _POINTWISE = (
   'elu',
@@ -59,14 +67,24 @@ _POINTWISE = (
 
 
 class Lowered(NamedTuple):
-  """A model with the same variables and outputs, and whether to compile it."""
+  """A model with the same variables and outputs, and how to run it.
+
+  Attributes:
+    model: the model to compute with.
+    jit_compile: whether XLA compiles it.
+    per_example: whether it is known to treat each example by itself.
+  """
 
   model: keras.Model
   jit_compile: bool
+  per_example: bool
 
 
 def lower(
-  model: keras.Model, jit_compile: str = 'auto', on_gpu: bool = False
+  model: keras.Model,
+  jit_compile: str = 'auto',
+  on_gpu: bool = False,
+  stacked: bool = False,
 ) -> Lowered:
   """The faster way to compute a model on this kind of device.
 
@@ -74,17 +92,35 @@ def lower(
     model: a built Keras model.
     jit_compile: 'auto' to decide by the layers, 'true' or 'false' to force XLA.
     on_gpu: whether it will run on a GPU, where native convolutions are best.
+    stacked: whether several devices' models will be computed as one.
 
   Returns:
-    The model itself or its folded twin, and whether XLA compiles it.
+    The model itself or its twin, and how to run it.
   """
   checks.choice('jit_compile', jit_compile, names.JIT_COMPILES)
-  twin = None if on_gpu else fold(model, 'matmul')
-  best = twin or model
-  jit = _compiles(best) if jit_compile == 'auto' else jit_compile == 'true'
-  if twin is not None and not jit:
+  twin = None if on_gpu and not stacked else fold(model, 'matmul')
+  best = twin or (stacked and to_patches(model)) or model
+  jit = jit_compile == 'true'
+  if jit_compile == 'auto':
+    jit = _consists_of(best, _COMPILABLE)
+  if twin is not None and not jit and not stacked:
     best = fold(model, 'conv') or model
-  return Lowered(best, jit)
+  return Lowered(best, jit, _consists_of(model, _PER_EXAMPLE))
+
+
+def to_patches(model: keras.Model) -> keras.Model | None:
+  """The model with its convolutions as matrix products, or None."""
+  if not _is_graph(model) or not all(map(_is_keras, model.layers)):
+    return None
+  if not any(map(patches.can_replace, model.layers)):
+    return None
+
+  def clone(layer: keras.layers.Layer) -> keras.layers.Layer:
+    replaced = patches.can_replace(layer)
+    kind = patches.PatchConv2D if replaced else type(layer)
+    return kind.from_config(layer.get_config())
+
+  return keras.models.clone_model(model, clone_function=clone)
 
 
 def fold(model: keras.Model, kernel: str = 'matmul') -> keras.Model | None:
@@ -189,8 +225,8 @@ def _folded(
   )
 
 
-def _compiles(model: keras.Model) -> bool:
+def _consists_of(model: keras.Model, known: Sequence[str]) -> bool:
   return _is_graph(model) and all(
-    _is_keras(layer) and type(layer).__name__ in _COMPILABLE
+    _is_keras(layer) and type(layer).__name__ in known
     for layer in model._flatten_layers(include_self=False)
   )

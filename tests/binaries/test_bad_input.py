@@ -225,7 +225,7 @@ def misfits(tmp_path_factory):
     (
       'train',
       '--device=tpu',
-      '--device=tpu: not on this machine; it has cpu:0',
+      '--device=tpu: not on this machine; it has cpu, cpu:0',
     ),
     (
       'train',
@@ -277,7 +277,7 @@ def test_no_gpu(folder, call):
   if tf.config.list_physical_devices('GPU'):
     pytest.skip('there is one')
   outcome = call('train', '--device=gpu')
-  check(outcome, 'train', '--device=gpu: not on this machine; it has cpu:0')
+  check(outcome, 'train', '--device=gpu: not on this machine; it has cpu, cpu:0')
 
 
 @pytest.mark.parametrize('program', ['train', 'evaluate'])

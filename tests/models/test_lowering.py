@@ -68,7 +68,7 @@ def test_lenet5_is_folded_and_compiled():
 
 def test_light_vgg_stays_native():
   model = light_vgg.light_vgg((8, 8, 1), 3)
-  assert lowering.lower(model) == (model, False)
+  assert lowering.lower(model)[:2] == (model, False)
 
 
 def test_functional_chain_is_folded():
@@ -111,7 +111,7 @@ def test_batch_normalization_keeps_a_chain_from_being_compiled():
   dense = keras.Sequential(
     [keras.Input((8,)), layers.BatchNormalization(), layers.Dense(3)]
   )
-  assert lowering.lower(dense) == (dense, False)
+  assert lowering.lower(dense)[:2] == (dense, False)
   check_twin(model, lowering.fold(model, 'conv'))
 
 
@@ -214,17 +214,17 @@ ALONE = {
 def test_left_alone(make):
   model = make()
   assert lowering.fold(model) is None
-  assert lowering.lower(model) == (model, False)
-  assert lowering.lower(model, 'true') == (model, True)
+  assert lowering.lower(model)[:2] == (model, False)
+  assert lowering.lower(model, 'true')[:2] == (model, True)
 
 
 def test_without_convolutions_is_compiled():
   dense = keras.Sequential([keras.Input((8,)), layers.Dense(3)])
-  assert lowering.lower(dense) == (dense, True)
+  assert lowering.lower(dense)[:2] == (dense, True)
   entries = [keras.Input((4,)), keras.Input((4,))]
   both = layers.Dense(3)(layers.Concatenate()(entries))
   functional = keras.Model(entries, both)
-  assert lowering.lower(functional) == (functional, True)
+  assert lowering.lower(functional)[:2] == (functional, True)
 
 
 @keras.saving.register_keras_serializable('tests')
@@ -264,7 +264,7 @@ UNKNOWN = {
 @pytest.mark.parametrize('make', UNKNOWN.values(), ids=UNKNOWN)
 def test_unknown_layers_are_not_compiled(make):
   model = make()
-  assert lowering.lower(model) == (model, False)
+  assert lowering.lower(model)[:2] == (model, False)
 
 
 def test_unknown_layers_keep_a_chain_from_being_compiled():
@@ -284,7 +284,7 @@ def test_forced():
 
 def test_on_a_gpu_convolutions_are_native():
   model = lenet5.lenet5()
-  assert lowering.lower(model, on_gpu=True) == (model, False)
+  assert lowering.lower(model, on_gpu=True)[:2] == (model, False)
 
 
 def test_precision_is_kept():
@@ -297,3 +297,52 @@ def test_precision_is_kept():
 def test_refused():
   with pytest.raises(errors.InputError, match=r'^jit_compile=yes: '):
     lowering.lower(lenet5.lenet5(), 'yes')
+
+
+def test_which_models_treat_each_example_by_itself():
+  def known(*middle):
+    return lowering.lower(chain(*middle)).per_example
+
+  assert known() and known(*conv_pool()) and known(layers.Dropout(0.5))
+  assert lowering.lower(light_vgg.light_vgg()).per_example
+  assert not known(layers.BatchNormalization())
+  assert not known(layers.Lambda(lambda x: x - keras.ops.mean(x, axis=0)))
+
+
+def test_stacked_convolutions_become_products():
+  """Folded where they can be, on a GPU too; else by patches."""
+  for on_gpu in (False, True):
+    lenet = lowering.lower(lenet5.lenet5(), on_gpu=on_gpu, stacked=True)
+    assert kinds(lenet.model).count('FoldedConvPool2D') == 2
+    model = light_vgg.light_vgg((16, 16, 3))
+    vgg = lowering.lower(model, on_gpu=on_gpu, stacked=True)
+    assert kinds(vgg.model).count('PatchConv2D') == 6
+    assert vgg.jit_compile
+    check_twin(model, vgg.model, (16, 16, 3))
+  off = lowering.lower(lenet5.lenet5(), 'false', stacked=True).model
+  assert {layer.lowering for layer in off.layers[1:3]} == {'matmul'}
+
+
+def residual():
+  entry = keras.Input((12, 12, 2))
+  x = layers.Conv2D(4, 3, padding='same', activation='relu')(entry)
+  y = layers.BatchNormalization()(layers.Conv2D(4, 3, padding='same')(x))
+  x = layers.GlobalAveragePooling2D()(layers.Add()([x, y]))
+  return keras.Model(entry, layers.Dense(3)(layers.Dropout(0.1)(x)))
+
+
+def test_stacked_models_that_are_no_chain():
+  model = residual()
+  lowered = lowering.lower(model, stacked=True)
+  assert kinds(lowered.model).count('PatchConv2D') == 2
+  assert not lowered.jit_compile and not lowered.per_example
+  check_twin(model, lowered.model)
+
+
+@pytest.mark.parametrize(
+  'model',
+  [chain(), chain(layers.Conv2D(4, 3, groups=2))],
+  ids=['no convolution', 'groups'],
+)
+def test_nothing_to_put_in_patches(model):
+  assert lowering.to_patches(model) is None
