@@ -1,7 +1,7 @@
-"""Ways to run a federated round; each gives seconds for the first and others.
+"""Ways to run a federated round.
 
-A way takes a workload and the number of rounds to time, and yields the seconds
-of every round, the first one with whatever it compiles.
+A way takes a workload and yields the seconds of every round, the first one with
+whatever it compiles, for as long as it is asked.
 """
 
 import time
@@ -14,10 +14,10 @@ import tensorflow as tf
 from benchmarks import workloads
 from safl_tf import algorithms, process
 
-Way = Callable[[workloads.Workload, int], Iterator[float]]
+Way = Callable[[workloads.Workload], Iterator[float]]
 
 
-def naive(work: workloads.Workload, rounds: int) -> Iterator[float]:
+def naive(work: workloads.Workload) -> Iterator[float]:
   """What people write first: set_weights, fit, get_weights for each device."""
   clients = work.clients()
   model = work.model_fn()
@@ -26,7 +26,7 @@ def naive(work: workloads.Workload, rounds: int) -> Iterator[float]:
     keras.losses.SparseCategoricalCrossentropy(from_logits=True),
   )
   z_bar = model.get_weights()
-  for _ in range(rounds):
+  while True:
     start = time.perf_counter()
     models = []
     for k in range(work.devices):
@@ -44,7 +44,7 @@ def naive(work: workloads.Workload, rounds: int) -> Iterator[float]:
     yield time.perf_counter() - start
 
 
-def one_step(work: workloads.Workload, rounds: int) -> Iterator[float]:
+def one_step(work: workloads.Workload) -> Iterator[float]:
   """A hand-written loop around one compiled training step."""
   clients = work.clients()
   model = work.model_fn()
@@ -67,7 +67,7 @@ def one_step(work: workloads.Workload, rounds: int) -> Iterator[float]:
   rng = np.random.default_rng(0)
   z_bar = model.get_weights()
   B = work.config.batch_size
-  for _ in range(rounds):
+  while True:
     start = time.perf_counter()
     models = []
     for k in range(work.devices):
@@ -84,7 +84,7 @@ def one_step(work: workloads.Workload, rounds: int) -> Iterator[float]:
 def safl(executor: str, algorithm: algorithms.Algorithm | None = None) -> Way:
   """This package, with SAFL unless told otherwise."""
 
-  def way(work: workloads.Workload, rounds: int) -> Iterator[float]:
+  def way(work: workloads.Workload) -> Iterator[float]:
     trainer = process.FederatedProcess(
       work.model_fn,
       work.clients(),
@@ -93,7 +93,7 @@ def safl(executor: str, algorithm: algorithms.Algorithm | None = None) -> Way:
       executor=executor,
     )
     state = trainer.initialize(0)
-    for _ in range(rounds):
+    while True:
       start = time.perf_counter()
       state, _ = trainer.next(state)
       yield time.perf_counter() - start
@@ -101,23 +101,28 @@ def safl(executor: str, algorithm: algorithms.Algorithm | None = None) -> Way:
   return way
 
 
+def gemm(work: workloads.Workload) -> Iterator[float]:
+  """Seconds of a GFLOP in large matrix products, the best of several."""
+  del work
+  a = tf.random.normal([2048, 2048])
+  while True:
+    best = np.inf
+    for _ in range(10):
+      start = time.perf_counter()
+      tf.matmul(a, a).numpy()
+      best = min(best, (time.perf_counter() - start) * 1e9 / (2 * 2048**3))
+    yield best
+
+
+GEMM = 'matrix products'
 WAYS: dict[str, Way] = {
   'Keras fit, device by device': naive,
   'one-step tf.function': one_step,
   'safl_tf, serial': safl('serial'),
   'safl_tf, threads': safl('threads'),
+  'safl_tf, vectorized': safl('vectorized'),
   'safl_tf, threads, Extended SAFL': safl(
     'threads', algorithms.build_extended_safl(nu=1e9)
   ),
+  GEMM: gemm,
 }
-
-
-def gemm_gflops() -> float:
-  """What a large matrix product reaches here, the best of several."""
-  a = tf.random.normal([2048, 2048])
-  best = 0.0
-  for _ in range(10):
-    start = time.perf_counter()
-    tf.matmul(a, a).numpy()
-    best = max(best, 2 * 2048**3 / (time.perf_counter() - start) / 1e9)
-  return best

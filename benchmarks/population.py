@@ -1,0 +1,120 @@
+"""Round time and memory of populations from 100 to 100,000 devices.
+
+  python -m benchmarks.population --write=docs/benchmarks.md
+  python -m benchmarks.population --quick
+
+LeNet-5, 50 devices a round with 600 images each, whatever the population. Each
+population has a process of its own; they take turns, a round each.
+"""
+
+import argparse
+import os
+import pathlib
+import statistics
+import time
+from collections.abc import Iterator
+
+from benchmarks import reports, workers
+
+SIZES = (100, 1_000, 10_000, 100_000)
+STORES = ('ram', 'mmap')
+EXAMPLES, COHORT = 600, 50
+
+
+def rounds(
+  num_devices: int, store: str, examples: int, facts: dict[str, float]
+) -> Iterator[float]:
+  """Seconds of one round after the other."""
+  import numpy as np
+
+  from safl_tf import algorithms, process
+  from safl_tf.data import client_data
+  from safl_tf.models import lenet5
+
+  rng = np.random.default_rng(0)
+  x = rng.integers(0, 256, (60_000, 28, 28, 1), np.uint8)
+  y = rng.integers(0, 10, len(x))
+  # Rows of one array: the lists are not there twice.
+  parts = rng.integers(0, len(x), (num_devices, examples), np.int32)
+  start = time.perf_counter()
+  clients = client_data.ClientData.from_arrays(x, y, parts, num_classes=10)
+  facts['lists_mb'] = clients.total_examples * 4 / 1e6
+  del parts
+  trainer = process.FederatedProcess(
+    lenet5.lenet5,
+    clients,
+    algorithms.build_safl(devices_per_round=COHORT),
+    device_store=store,
+  )
+  state = trainer.initialize(0)
+  facts['start'] = time.perf_counter() - start
+  while True:
+    start = time.perf_counter()
+    state, _ = trainer.next(state)
+    yield time.perf_counter() - start
+
+
+def section(cycles: int, examples: int) -> str:
+  """The table as Markdown."""
+  names = [(n, store) for n in SIZES for store in STORES]
+  started = {
+    f'{n} {store}': workers.Worker(
+      'benchmarks.population',
+      [f'--devices={n}', f'--store={store}', f'--examples={examples}'],
+    )
+    for n, store in names
+  }
+  seconds = workers.take_turns(started, cycles)
+  base = statistics.median(seconds[f'{SIZES[0]} ram'][1:])
+  lines = []
+  for n, store in names:
+    facts = started[f'{n} {store}'].close()
+    found = statistics.median(seconds[f'{n} {store}'][1:])
+    lines.append(
+      [
+        f'{n:,}',
+        store,
+        f'{found:.2f}',
+        f'{found / base - 1:+.1%}',
+        f'{facts["start"]:.1f}',
+        f'{facts["lists_mb"]:.0f}',
+        f'{facts["peak_mb"]:.0f}',
+      ]
+    )
+  heads = 'devices,store,s / round,against 100 in ram,set-up s'
+  heads += ',index lists MB,peak RSS MB'
+  return '\n\n'.join(
+    [
+      f'## Population: {COHORT} devices a round of n, {examples} images each',
+      f'{reports.how("benchmarks.population")} The median of {cycles} rounds '
+      'each, taken in turns.',
+      reports.table(heads.split(','), lines),
+    ]
+  )
+
+
+def main() -> None:
+  """Measures and prints, and maybe writes, the table."""
+  parser = argparse.ArgumentParser(description=__doc__)
+  parser.add_argument('--quick', action='store_true', help='60 images each')
+  parser.add_argument('--cycles', type=int, default=5, help='rounds to time')
+  parser.add_argument('--write', type=pathlib.Path, help='a Markdown file')
+  parser.add_argument('--devices', type=int, help=argparse.SUPPRESS)
+  parser.add_argument('--store', help=argparse.SUPPRESS)
+  parser.add_argument('--examples', type=int, help=argparse.SUPPRESS)
+  arguments = parser.parse_args()
+  os.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'
+  if arguments.devices:
+    facts: dict[str, float] = {}
+    values = rounds(
+      arguments.devices, arguments.store, arguments.examples, facts
+    )
+    workers.serve(values, facts)
+    return
+  examples = EXAMPLES // 10 if arguments.quick else EXAMPLES
+  text = section(arguments.cycles, examples)
+  reports.write(arguments.write, 'population', text)
+
+
+if __name__ == '__main__':
+  main()
