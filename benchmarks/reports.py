@@ -8,13 +8,20 @@ import re
 import sys
 
 
-def how(module: str) -> str:
-  """The command, the date and the machine."""
-  arguments = [a for a in sys.argv[1:] if not a.startswith('--write')]
-  command = ' '.join([f'python -m {module}', *arguments])
+def how(module: str, arguments: str | None = None) -> str:
+  """The command, the date and the machine.
+
+  Args:
+    module: what was run.
+    arguments: its arguments, if not as they were given (less `--write`).
+  """
+  if arguments is None:
+    given = [a for a in sys.argv[1:] if not a.startswith('--write')]
+    arguments = ' '.join(given)
   return (
-    f'`{command}`, {datetime.date.today()}, {os.cpu_count()} cores '
-    f'({processor()}), no GPU, seed 0.'
+    f'`python -m {module} {arguments}'.rstrip()
+    + f'`, {datetime.date.today()}, {os.cpu_count()} cores ({processor()}), '
+    'no GPU, seed 0.'
   )
 
 

@@ -1,0 +1,113 @@
+"""What the scripts share: the work, and the answer in one form.
+
+Nothing here needs more than NumPy, as every framework has its own environment.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+# How far the test loss may be from ours: float32 sums in another order.
+TOLERANCE = 1e-3
+
+
+class Work(NamedTuple):
+  """What `benchmarks.peers.prepare` wrote.
+
+  Attributes:
+    x: pixels of all devices' examples, uint8 [N, 28, 28, 1]; the model
+      divides them by 255.
+    y: labels, int32 [N].
+    x_test: pixels of the test examples.
+    y_test: their labels.
+    plan: the examples of every batch, int32 [rounds, devices, steps, batch].
+    weights: the initial model, as Keras lists it: kernels [5, 5, 1, 6] and
+      [5, 5, 6, 16], [256, 120], [120, 84], [84, 10], each before its bias.
+    learning_rate: of plain SGD on the loss summed over a batch.
+    expected: our test loss after each round.
+    parts: the examples that each device holds, int32 [devices, examples].
+  """
+
+  x: np.ndarray
+  y: np.ndarray
+  x_test: np.ndarray
+  y_test: np.ndarray
+  plan: np.ndarray
+  weights: list[np.ndarray]
+  learning_rate: float
+  expected: np.ndarray
+  parts: np.ndarray
+
+
+def load(path: str) -> Work:
+  """Reads the work."""
+  with np.load(path) as file:
+    weights = [file[f'weight_{i}'] for i in range(10)]
+    return Work(
+      file['x'],
+      file['y'],
+      file['x_test'],
+      file['y_test'],
+      file['plan'],
+      weights,
+      float(file['learning_rate']),
+      file['expected'],
+      file['parts'],
+    )
+
+
+class Stopwatch:
+  """Seconds of each round: call it once before the first and after each."""
+
+  def __init__(self) -> None:
+    self.seconds: list[float] = []
+    self._last: float | None = None
+
+  def __call__(self) -> None:
+    """Ends a round, if one began, and begins the next."""
+    now = time.perf_counter()
+    if self._last is not None:
+      self.seconds.append(now - self._last)
+    self._last = now
+
+
+def report(
+  framework: str, version: str, seconds: list[float], loss: float, work: Work
+) -> None:
+  """Prints one line of JSON; exits with 1 if the work was not the same."""
+  expected = float(work.expected[len(seconds) - 1])
+  same = bool(abs(loss - expected) <= TOLERANCE)
+  print(
+    json.dumps(
+      {
+        'framework': framework,
+        'version': version,
+        'python': sys.version.split()[0],
+        'devices': int(work.plan.shape[1]),
+        'first': seconds[0],
+        'round': float(np.median(seconds[1:])),
+        'seconds': seconds,
+        'test_loss': loss,
+        'expected_loss': expected,
+        'same': same,
+      }
+    )
+  )
+  if not same:
+    sys.exit(1)
+
+
+def main(run: Callable[[Work], tuple[str, str, list[float], float]]) -> None:
+  """Runs a framework's script on the work named on the command line.
+
+  Args:
+    run: the work -> (framework, version, seconds of each round, test loss).
+  """
+  if len(sys.argv) != 2:
+    sys.exit(f'usage: {sys.argv[0]} WORK.npz (see benchmarks/peers/README.md)')
+  work = load(sys.argv[1])
+  report(*run(work), work)

@@ -1,0 +1,113 @@
+"""Flower, PyTorch clients: the simulation with two Ray actors of one CPU.
+
+  pip install torch==2.13.0
+  pip install -r benchmarks/peers/requirements/flower_torch.txt
+  python benchmarks/peers/flower_torch.py work.npz
+
+The rounds are those of Flower's own FedAvg strategy, without evaluation. The
+first one includes the start of Ray.
+"""
+
+import functools
+import os
+import sys
+
+import common
+
+os.environ['FLWR_TELEMETRY_ENABLED'] = '0'
+os.environ['FLWR_LOG_LEVEL'] = 'ERROR'
+os.environ['RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO'] = '0'  # or Ray warns
+
+import flwr
+import lenet_torch
+import torch
+from flwr.app import (
+  ArrayRecord,
+  ConfigRecord,
+  Context,
+  Message,
+  MetricRecord,
+  RecordDict,
+)
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+from flwr.simulation import run_simulation
+
+ACTORS = 2
+
+client_app = ClientApp()
+
+
+@functools.cache
+def load(path: str) -> tuple[common.Work, torch.Tensor, torch.Tensor]:
+  """The work, its pixels and labels; once per actor."""
+  torch.set_num_threads(1)
+  work = common.load(path)
+  return work, *lenet_torch.data(work)
+
+
+@client_app.train()
+def train(message: Message, context: Context) -> Message:
+  """One device's round."""
+  config = message.content['config']
+  work, x, y = load(config['work'])
+  device = context.node_config['partition-id']
+  plan = torch.from_numpy(work.plan[config['server-round'] - 1, device])
+  model = lenet_torch.LeNet5(work.weights)
+  model.load_state_dict(message.content['arrays'].to_torch_state_dict())
+  optimizer = torch.optim.SGD(model.parameters(), work.learning_rate)
+  for rows in plan:
+    optimizer.zero_grad()
+    lenet_torch.batch_loss(model, x[rows], y[rows]).backward()
+    optimizer.step()
+  content = RecordDict(
+    {
+      'arrays': ArrayRecord(model.state_dict()),
+      'metrics': MetricRecord({'num-examples': plan.numel()}),
+    }
+  )
+  return Message(content=content, reply_to=message)
+
+
+def run(work: common.Work) -> tuple[str, str, list[float], float]:
+  """FedAvg on the work."""
+  rounds, devices = work.plan.shape[:2]
+  model = lenet_torch.LeNet5(work.weights)
+  stopwatch = common.Stopwatch()
+  server_app = ServerApp()
+
+  @server_app.main()
+  def main(grid: Grid, context: Context) -> None:
+    # The server may count the devices before all are registered, and would
+    # then train only some in the first round: the minimum prevents it.
+    strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=devices)
+    result = strategy.start(
+      grid,
+      ArrayRecord(model.state_dict()),
+      num_rounds=rounds,
+      train_config=ConfigRecord({'work': os.path.abspath(sys.argv[1])}),
+      # Called before the first round and after each.
+      evaluate_fn=lambda t, arrays: stopwatch(),
+    )
+    model.load_state_dict(result.arrays.to_torch_state_dict())
+
+  run_simulation(
+    server_app,
+    client_app,
+    num_supernodes=devices,
+    backend_config={
+      'init_args': {'num_cpus': ACTORS},
+      'client_resources': {'num_cpus': 1, 'num_gpus': 0.0},
+    },
+  )
+  loss = lenet_torch.test_loss(model, work)
+  return 'Flower (PyTorch)', flwr.__version__, stopwatch.seconds, loss
+
+
+if __name__ == '__main__':
+  # The actors import this file as a module, and what it has loaded stays
+  # there; functions of __main__ would be sent along with every message.
+  import flower_torch
+
+  common.main(flower_torch.run)

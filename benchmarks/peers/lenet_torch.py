@@ -1,0 +1,65 @@
+"""LeNet-5 in PyTorch, for the frameworks that train PyTorch models."""
+
+import common
+import numpy as np
+import torch
+from torch import nn
+
+
+def data(work: common.Work) -> tuple[torch.Tensor, torch.Tensor]:
+  """All devices' pixels, uint8 [N, 1, 28, 28], and labels, int64 [N]."""
+  x = torch.from_numpy(work.x.reshape(-1, 1, 28, 28))
+  return x, torch.from_numpy(work.y).long()
+
+
+class LeNet5(nn.Module):
+  """LeNet-5 with tanh and average pooling; takes pixels, gives logits.
+
+  Args:
+    weights: of the Keras model, as `common.Work` lists them.
+  """
+
+  def __init__(self, weights: list[np.ndarray]) -> None:
+    super().__init__()
+    self.layers = nn.Sequential(
+      nn.Conv2d(1, 6, 5),
+      nn.Tanh(),
+      nn.AvgPool2d(2),
+      nn.Conv2d(6, 16, 5),
+      nn.Tanh(),
+      nn.AvgPool2d(2),
+      nn.Flatten(),
+      nn.Linear(256, 120),
+      nn.Tanh(),
+      nn.Linear(120, 84),
+      nn.Tanh(),
+      nn.Linear(84, 10),
+    )
+    with torch.no_grad():
+      for parameter, weight in zip(self.parameters(), weights, strict=True):
+        if weight.shape == (256, 120):
+          # Keras flattens [4, 4, 16], PyTorch [16, 4, 4]: the rows are put in
+          # PyTorch's order once, so that no activation has to be.
+          weight = weight.reshape(4, 4, 16, 120).transpose(2, 0, 1, 3)
+          weight = weight.reshape(256, 120)
+        # Last axes first: [5, 5, in, out] to [out, in, 5, 5], but the two
+        # axes of the image keep their order.
+        axes = (3, 2, 0, 1) if weight.ndim == 4 else range(weight.ndim)[::-1]
+        parameter.copy_(torch.from_numpy(weight.transpose(axes).copy()))
+
+  def forward(self, x: torch.Tensor) -> torch.Tensor:
+    """Logits [B, 10] of pixels, uint8 [B, 1, 28, 28]."""
+    return self.layers(x.float() / 255)
+
+
+def batch_loss(model: LeNet5, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+  """Cross-entropy summed over a batch."""
+  return nn.functional.cross_entropy(model(x), y, reduction='sum')
+
+
+def test_loss(model: LeNet5, work: common.Work) -> float:
+  """Mean cross-entropy on the test examples."""
+  x = torch.from_numpy(work.x_test.reshape(-1, 1, 28, 28))
+  y = torch.from_numpy(work.y_test).long()
+  with torch.no_grad():
+    return batch_loss(model, x, y).item() / len(y)

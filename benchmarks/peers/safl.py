@@ -1,0 +1,57 @@
+"""safl_tf itself on the common work.
+
+python -m benchmarks.peers.safl work.npz
+"""
+
+import os
+
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+
+import numpy as np
+
+from benchmarks.peers import common
+from safl_tf import algorithms, evaluation, process, version
+from safl_tf.data import client_data
+from safl_tf.models import lenet5
+
+
+def make_process(
+  x: np.ndarray, y: np.ndarray, parts: np.ndarray, weights: list[np.ndarray]
+) -> process.FederatedProcess:
+  """FedAvg from shared weights. With seed 0 it draws the plan's batches."""
+  model = lenet5.lenet5()
+  model.set_weights(weights)
+  clients = client_data.ClientData.from_arrays(x, y, parts, num_classes=10)
+  return process.FederatedProcess(
+    model, clients, algorithms.build_fed_avg(), init='shared'
+  )
+
+
+def test_loss(
+  trainer: process.FederatedProcess,
+  z_bar: np.ndarray | None,
+  x: np.ndarray,
+  y: np.ndarray,
+) -> float:
+  """The mean cross-entropy of the global model."""
+  if z_bar is None:
+    raise ValueError('there is no global model')
+  predict = evaluation.build_predict(trainer.model, x, trainer.jit_compile)
+  return evaluation.score(predict(z_bar, np.arange(len(y))), y).loss
+
+
+def run(work: common.Work) -> tuple[str, str, list[float], float]:
+  """All rounds, with the default executor."""
+  trainer = make_process(work.x, work.y, work.parts, work.weights)
+  state = trainer.initialize(0)
+  stopwatch = common.Stopwatch()
+  stopwatch()
+  for _ in work.plan:
+    state, _ = trainer.next(state)
+    stopwatch()
+  loss = test_loss(trainer, state.z_bar, work.x_test, work.y_test)
+  return 'safl_tf', version.__version__, stopwatch.seconds, loss
+
+
+if __name__ == '__main__':
+  common.main(run)

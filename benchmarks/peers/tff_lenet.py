@@ -1,0 +1,94 @@
+"""The work with TensorFlow Federated: its weighted federated averaging.
+
+  pip install -r benchmarks/peers/requirements/tff_lenet.txt
+  pip install --no-deps tensorflow-federated==0.87.0
+  python benchmarks/peers/tff_lenet.py work.npz
+
+The learning process is TFF's own, in its default local runtime. A device's
+dataset of a round has the batches of the plan as its elements.
+"""
+
+import gc
+import os
+
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+
+import common
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+
+def build_keras_model() -> tf.keras.Model:
+  """LeNet-5 with tanh, from pixels to logits."""
+  return tf.keras.Sequential(
+    [
+      tf.keras.layers.Input((28, 28, 1)),
+      tf.keras.layers.Rescaling(1 / 255),
+      tf.keras.layers.Conv2D(6, 5, activation='tanh'),
+      tf.keras.layers.AveragePooling2D(2),
+      tf.keras.layers.Conv2D(16, 5, activation='tanh'),
+      tf.keras.layers.AveragePooling2D(2),
+      tf.keras.layers.Flatten(),
+      tf.keras.layers.Dense(120, activation='tanh'),
+      tf.keras.layers.Dense(84, activation='tanh'),
+      tf.keras.layers.Dense(10),
+    ]
+  )
+
+
+def client_dataset(work: common.Work, examples: np.ndarray) -> tf.data.Dataset:
+  """A device's batches of a round."""
+  return tf.data.Dataset.from_tensor_slices(
+    (work.x[examples], work.y[examples])
+  )
+
+
+def stop_runtime() -> None:
+  """Ends the runtime's process, which would otherwise outlive this one.
+
+  It ends when its context is deleted, so another takes the context's place.
+  """
+  tff.backends.native.set_sync_local_cpp_execution_context()
+  gc.collect()
+
+
+def run(work: common.Work) -> tuple[str, str, list[float], float]:
+  """Trains and evaluates; see `common.main`."""
+  rounds, devices = work.plan.shape[:2]
+  spec = client_dataset(work, work.plan[0, 0]).element_spec
+
+  model = tff.learning.models.functional_model_from_keras(
+    build_keras_model,
+    tf.keras.losses.SparseCategoricalCrossentropy(
+      from_logits=True, reduction=tf.keras.losses.Reduction.SUM
+    ),
+    spec,
+  )
+
+  process = tff.learning.algorithms.build_weighted_fed_avg(
+    model,
+    tff.learning.optimizers.build_sgdm(work.learning_rate),
+    tff.learning.optimizers.build_sgdm(1.0),
+  )
+  state = process.set_model_weights(
+    process.initialize(),
+    tff.learning.models.ModelWeights(tuple(work.weights), ()),
+  )
+  stopwatch = common.Stopwatch()
+  stopwatch()
+  for t in range(rounds):
+    datasets = [client_dataset(work, work.plan[t, k]) for k in range(devices)]
+    state = process.next(state, datasets).state
+    stopwatch()
+  model = build_keras_model()
+  process.get_model_weights(state).assign_weights_to(model)
+  loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)(
+    work.y_test, model(work.x_test)
+  )
+  stop_runtime()
+  return 'TFF', tff.__version__, stopwatch.seconds, float(loss)
+
+
+if __name__ == '__main__':
+  common.main(run)
