@@ -64,7 +64,7 @@ def test_a_framework_reports_the_same_loss(capsys):
 
 def test_a_framework_with_another_loss_fails(capsys):
   with pytest.raises(SystemExit):
-    common.report('other', '1.0', [3.0, 2.0], 0.252, work([0.5, 0.25]))
+    common.report('other', '1.0', [3.0, 2.0], 0.2501, work([0.5, 0.25]))
   assert not json.loads(capsys.readouterr().out)['same']
 
 

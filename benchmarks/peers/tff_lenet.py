@@ -8,13 +8,13 @@ The learning process is TFF's own, in its default local runtime. A device's
 dataset of a round has the batches of the plan as its elements.
 """
 
-import gc
 import os
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
 import common
 import numpy as np
+import psutil
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -44,20 +44,10 @@ def client_dataset(work: common.Work, examples: np.ndarray) -> tf.data.Dataset:
   )
 
 
-def stop_runtime() -> None:
-  """Ends the runtime's process, which would otherwise outlive this one.
-
-  It ends when its context is deleted, so another takes the context's place.
-  """
-  tff.backends.native.set_sync_local_cpp_execution_context()
-  gc.collect()
-
-
-def run(work: common.Work) -> tuple[str, str, list[float], float]:
-  """Trains and evaluates; see `common.main`."""
+def train(work: common.Work) -> tuple[list[float], float]:
+  """Seconds of each round, and the test loss."""
   rounds, devices = work.plan.shape[:2]
   spec = client_dataset(work, work.plan[0, 0]).element_spec
-
   model = tff.learning.models.functional_model_from_keras(
     build_keras_model,
     tf.keras.losses.SparseCategoricalCrossentropy(
@@ -65,7 +55,6 @@ def run(work: common.Work) -> tuple[str, str, list[float], float]:
     ),
     spec,
   )
-
   process = tff.learning.algorithms.build_weighted_fed_avg(
     model,
     tff.learning.optimizers.build_sgdm(work.learning_rate),
@@ -86,8 +75,18 @@ def run(work: common.Work) -> tuple[str, str, list[float], float]:
   loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)(
     work.y_test, model(work.x_test)
   )
-  stop_runtime()
-  return 'TFF', tff.__version__, stopwatch.seconds, float(loss)
+  return stopwatch.seconds, float(loss)
+
+
+def run(work: common.Work) -> tuple[str, str, list[float], float]:
+  """Trains and evaluates; see `common.main`."""
+  try:
+    return 'TFF', tff.__version__, *train(work)
+  finally:
+    # TFF leaves the process of its runtime behind, with our output still open.
+    for process in psutil.Process().children():
+      process.kill()
+      process.wait()
 
 
 if __name__ == '__main__':
