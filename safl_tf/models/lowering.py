@@ -3,8 +3,9 @@
 A CPU runs XLA's own convolutions as plain loops, and native convolutions of few
 channels far below what a matrix product reaches. So a chain of layers whose
 convolutions are all small and followed by 2×2 pooling is folded, and compiled
-if all its layers allow it; any other model with convolutions is left native and
-uncompiled on a CPU.
+if all its layers allow it; any other model with convolutions is left uncompiled
+on a CPU. There, in a chain, wide convolutions with ReLU before 2×2 max-pooling
+are rearranged.
 
 Stacked devices have kernels of their own, which no native convolution takes:
 there all convolutions become matrix products, which do.
@@ -16,7 +17,7 @@ from typing import NamedTuple
 import keras
 
 from safl_tf import checks, names
-from safl_tf.models import folded, patches
+from safl_tf.models import folded, patches, wide
 
 # Folding pays where a convolution has few channels; by measurement LeNet-5's
 # 6 and 16 gain 4x and Light VGG's 64 and 128 lose.
@@ -103,8 +104,8 @@ def lower(
   jit = jit_compile == 'true'
   if jit_compile == 'auto':
     jit = _consists_of(best, _COMPILABLE)
-  if twin is not None and not jit and not stacked:
-    best = fold(model, 'conv') or model
+  if not (jit or stacked or on_gpu):
+    best = fold(model, 'conv') or widen(model) or model
   return Lowered(best, jit, _consists_of(model, _PER_EXAMPLE))
 
 
@@ -141,6 +142,27 @@ def fold(model: keras.Model, kernel: str = 'matmul') -> keras.Model | None:
       layers.append(_folded(layer, following, kernel))
     else:
       layers.append(layer)
+  return keras.Sequential(
+    [keras.Input(entry.shape[1:], dtype=entry.dtype), *layers]
+  )
+
+
+def widen(model: keras.Model) -> keras.Model | None:
+  """The chain with convolutions and poolings rearranged, or None."""
+  chain = _chain(model)
+  if chain is None:
+    return None
+  layers: list[keras.layers.Layer] = []
+  pairs = zip(chain, [*chain[1:], None], strict=True)
+  for layer, following in pairs:
+    if wide.can_replace(layer, following):
+      next(pairs)
+      layers.append(wide.WideConvPool2D.from_config(layer.get_config()))
+    else:
+      layers.append(layer)
+  if len(layers) == len(chain):
+    return None
+  entry = model.inputs[0]
   return keras.Sequential(
     [keras.Input(entry.shape[1:], dtype=entry.dtype), *layers]
   )

@@ -66,9 +66,18 @@ def test_lenet5_is_folded_and_compiled():
   check_twin(model, lowered.model, (28, 28, 1))
 
 
-def test_light_vgg_stays_native():
-  model = light_vgg.light_vgg((8, 8, 1), 3)
-  assert lowering.lower(model)[:2] == (model, False)
+def test_light_vgg_is_rearranged_and_not_compiled():
+  """But on a GPU left alone; an odd size is pooled by the native layer."""
+  model = light_vgg.light_vgg((24, 24, 1), 3)
+  lowered = lowering.lower(model)
+  assert not lowered.jit_compile
+  assert kinds(lowered.model)[2:7] == [
+    *['WideConvPool2D'] * 3,  # of 24, 12 and 6 pixels
+    'Conv2D',
+    'MaxPooling2D',
+  ]
+  check_twin(model, lowered.model, (24, 24, 1))
+  assert lowering.lower(model, on_gpu=True)[:2] == (model, False)
 
 
 def test_functional_chain_is_folded():
