@@ -78,11 +78,12 @@ def section(cycles: int, examples: int) -> str:
         f'{found / base - 1:+.1%}',
         f'{facts["start"]:.1f}',
         f'{facts["lists_mb"]:.0f}',
+        f'{facts["rss_mb"]:.0f}',
         f'{facts["peak_mb"]:.0f}',
       ]
     )
   heads = 'devices,store,s / round,against 100 in ram,set-up s'
-  heads += ',index lists MB,peak RSS MB'
+  heads += ',index lists MB,RSS at the end MB,peak RSS MB'
   return '\n\n'.join(
     [
       f'## Population: {COHORT} devices a round of n, {examples} images each',

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import psutil
+
 
 class Worker:
   """The parent's side.
@@ -35,7 +37,10 @@ class Worker:
     return self._ask('next')['value']
 
   def close(self) -> dict[str, Any]:
-    """Ends the process; what it has to say, with `peak_mb`, its memory."""
+    """Ends the process; what it has to say, with its memory.
+
+    `peak_mb` is the most it ever had, `rss_mb` what it has at the end.
+    """
     facts = self._ask('end')
     self._process.wait()
     return facts
@@ -64,7 +69,11 @@ def serve(values: Iterator[float], facts: Mapping[str, Any]) -> None:
     else:
       peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
       scale = 1e6 if sys.platform == 'darwin' else 1e3  # bytes there, KiB here
-      print(json.dumps({**facts, 'peak_mb': peak / scale}), flush=True)
+      memory = {
+        'peak_mb': peak / scale,
+        'rss_mb': psutil.Process().memory_info().rss / 1e6,
+      }
+      print(json.dumps({**facts, **memory}), flush=True)
       return
 
 

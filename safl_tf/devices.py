@@ -1,5 +1,7 @@
 """Where TensorFlow computes."""
 
+import contextlib
+
 import tensorflow as tf
 
 from safl_tf import errors
@@ -16,6 +18,7 @@ def find(name: str = 'auto') -> tuple[str, ...]:
   Returns:
     The logical devices' full names.
   """
+  allow_memory_growth()
   found = {
     kind.lower(): [d.name for d in tf.config.list_logical_devices(kind)]
     for kind in ('CPU', 'GPU')
@@ -35,6 +38,11 @@ def find(name: str = 'auto') -> tuple[str, ...]:
 
 
 def allow_memory_growth() -> None:
-  """Lets TensorFlow take GPU memory as it needs it, not all at once."""
-  for gpu in tf.config.list_physical_devices('GPU'):
-    tf.config.experimental.set_memory_growth(gpu, True)
+  """Lets TensorFlow take GPU memory as it needs it, not all at once.
+
+  That is decided when TensorFlow first uses its devices; later it is too late,
+  and nothing changes.
+  """
+  with contextlib.suppress(RuntimeError):
+    for gpu in tf.config.list_physical_devices('GPU'):
+      tf.config.experimental.set_memory_growth(gpu, True)

@@ -36,3 +36,28 @@ def test_auto_is_all_gpus_if_there_are_any(monkeypatch):
 def test_not_there(name):
   with pytest.raises(errors.InputError, match=f'^device={name}: not on this'):
     devices.find(name)
+
+
+def test_memory_growth_is_set_on_every_gpu(monkeypatch):
+  there, grown = ['gpu 0', 'gpu 1'], []
+  config = devices.tf.config
+  monkeypatch.setattr(
+    config, 'list_physical_devices', lambda kind: there if kind == 'GPU' else []
+  )
+  monkeypatch.setattr(
+    config.experimental,
+    'set_memory_growth',
+    lambda gpu, grow: grown.append((gpu, grow)),
+  )
+  devices.find('cpu')
+  assert grown == [('gpu 0', True), ('gpu 1', True)]
+
+
+def test_it_is_too_late_for_memory_growth(monkeypatch):
+  def refuse(gpu, grow):
+    raise RuntimeError('Physical devices cannot be modified')
+
+  config = devices.tf.config
+  monkeypatch.setattr(config, 'list_physical_devices', lambda kind: ['gpu 0'])
+  monkeypatch.setattr(config.experimental, 'set_memory_growth', refuse)
+  devices.find('cpu')

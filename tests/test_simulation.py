@@ -4,12 +4,10 @@ import os
 
 import keras
 import numpy as np
-import psutil
 import pytest
 
 import safl_tf
 from safl_tf import errors, local, process, records, run_folder, simulation
-from safl_tf.data import partition
 from tests import test_records, tiny
 
 CLIENTS = tiny.clients((20, 13, 31, 7))
@@ -291,27 +289,3 @@ def test_refused_before_anything_is_written(tmp_path, argument, value):
   with pytest.raises(errors.InputError, match=f'^{argument}={value}: must be'):
     train(**options)
   assert os.listdir(tmp_path) == []
-
-
-def test_memory_does_not_grow():
-  """200 rounds with cohorts that vary, and one trace."""
-  x, y = tiny.blobs(2000)
-  parts = partition.iid(20, mean_examples=30, variance_examples=100)
-  clients = safl_tf.ClientData.from_arrays(x, y, parts)
-  assert len(set(clients.sizes)) > 10
-  trainer = process.FederatedProcess(
-    tiny.dense,
-    clients,
-    safl_tf.build_safl(fraction=0.5),
-    CONFIG,
-    jit_compile='true',
-  )
-  state = trainer.initialize(0)
-  resident = psutil.Process().memory_info
-  for t in range(200):
-    state, _ = trainer.next(state)
-    if t == 50:
-      warm = resident().rss
-  assert resident().rss - warm < 30e6
-  assert trainer.num_traces == 1
-  assert len(state.devices) == 20

@@ -121,19 +121,16 @@ def flatten(
         f'{rows.dtype} {list(rows.shape)} for device {name}',
         'must be a list of row numbers',
       )
+    if rows.min() < 0 or rows.max() >= total:
+      outside = rows[(rows < 0) | (rows >= total)]
+      raise errors.InputError(
+        'partition',
+        f'row {outside[0]} for device {name}',
+        f'must be in [0, {total - 1}]',
+      )
     lists.append(rows)
-  flat = np.concatenate(lists, dtype=np.int64, casting='unsafe')
+  flat = np.concatenate(lists, dtype=np.int32, casting='unsafe')
   offsets = np.cumsum([0, *map(len, lists)], dtype=np.int64)
-  outside = (flat < 0) | (flat >= total)
-  if outside.any():
-    place = int(np.argmax(outside))
-    device = names[int(np.searchsorted(offsets, place, 'right')) - 1]
-    raise errors.InputError(
-      'partition',
-      f'row {flat[place]} for device {device}',
-      f'must be in [0, {total - 1}]',
-    )
-  flat = flat.astype(np.int32)
   flat.setflags(write=False)
   offsets.setflags(write=False)
   return flat, offsets

@@ -124,15 +124,11 @@ class _Stacked(local.Control):
         )
 
       active = i < num_steps
-      new = (
-        together()
-        if not self._exact
-        else tf.cond(
-          tf.reduce_any(active & (plan.counts[:, i] < batch_size)),
-          one_by_one,
-          together,
-        )
-      )
+      if self._exact:
+        short = active & (plan.counts[:, i] < batch_size)
+        new = tf.cond(tf.reduce_any(short), one_by_one, together)
+      else:
+        new = together()
       return i + 1, tf.nest.map_structure(
         lambda n, o: tf.where(_like(active, n), n, o), new, carry
       )
