@@ -68,9 +68,9 @@ def serve(values: Iterator[float], facts: Mapping[str, Any]) -> None:
       print(json.dumps({'value': next(values)}), flush=True)
     else:
       peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-      scale = 1e6 if sys.platform == 'darwin' else 1e3  # bytes there, KiB here
+      unit = 1 if sys.platform == 'darwin' else 1024  # bytes there, KiB here
       memory = {
-        'peak_mb': peak / scale,
+        'peak_mb': peak * unit / 1e6,
         'rss_mb': psutil.Process().memory_info().rss / 1e6,
       }
       print(json.dumps({**facts, **memory}), flush=True)
