@@ -16,8 +16,6 @@ from typing import NamedTuple
 from benchmarks import reports, workers
 
 WORKS = ('lenet', 'vgg')
-FIT, STEP = 'Keras fit, device by device', 'one-step tf.function'
-SAFL, EXTENDED = 'safl_tf, threads', 'safl_tf, threads, Extended SAFL'
 
 
 class Measured(NamedTuple):
@@ -69,7 +67,7 @@ def compare(
 
 def section(work: str, quick: bool, cycles: int) -> str:
   """A work's table as Markdown."""
-  from benchmarks import workloads
+  from benchmarks import ways, workloads
 
   workload = workloads.get(work, quick)
   results, gflops = compare(work, quick, cycles)
@@ -80,8 +78,8 @@ def section(work: str, quick: bool, cycles: int) -> str:
       name,
       f'{found.round:.2f}',
       f'{workload.images_per_round / found.round:,.0f}',
-      f'{results[FIT].round / found.round:.1f}',
-      f'{results[STEP].round / found.round:.2f}',
+      f'{results[ways.FIT].round / found.round:.1f}',
+      f'{results[ways.STEP].round / found.round:.2f}',
       f'{found.round / limit:.2f}',
       f'{found.first:.1f}',
       f'{found.peak_mb:.0f}',
@@ -90,7 +88,7 @@ def section(work: str, quick: bool, cycles: int) -> str:
   ]
   heads = 'way,s / round,images / s,× Keras fit,× one-step,× GEMM limit'
   heads += ',first round s,peak RSS MB'
-  extra = results[EXTENDED].round / results[SAFL].round
+  extra = results[ways.EXTENDED].round / results[ways.SAFL].round
   return '\n\n'.join(
     [
       f'## {workload.title}',

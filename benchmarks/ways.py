@@ -118,15 +118,15 @@ def gemm(work: workloads.Workload) -> Iterator[float]:
     yield best
 
 
+FIT, STEP = 'Keras fit, device by device', 'one-step tf.function'
+SAFL, EXTENDED = 'safl_tf, threads', 'safl_tf, threads, Extended SAFL'
 GEMM = 'matrix products'
 WAYS: dict[str, Way] = {
-  'Keras fit, device by device': naive,
-  'one-step tf.function': one_step,
+  FIT: naive,
+  STEP: one_step,
   'safl_tf, serial': safl('serial'),
-  'safl_tf, threads': safl('threads'),
+  SAFL: safl('threads'),
   'safl_tf, vectorized': safl('vectorized'),
-  'safl_tf, threads, Extended SAFL': safl(
-    'threads', algorithms.build_extended_safl(nu=1e9)
-  ),
+  EXTENDED: safl('threads', algorithms.build_extended_safl(nu=1e9)),
   GEMM: gemm,
 }

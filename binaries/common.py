@@ -177,8 +177,7 @@ def start_tensorflow() -> None:
     from safl_tf import devices
 
     tf.get_logger().setLevel('ERROR')
-    devices.allow_memory_growth()
-    tf.config.list_logical_devices()
+    devices.find()  # with what TensorFlow says when it looks for GPUs
 
 
 def check_keras_file(path: str) -> None:

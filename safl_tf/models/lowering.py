@@ -11,8 +11,8 @@ Stacked devices have kernels of their own, which no native convolution takes:
 there all convolutions become matrix products, which do.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import keras
 
@@ -129,39 +129,51 @@ def fold(model: keras.Model, kernel: str = 'matmul') -> keras.Model | None:
   chain = _chain(model)
   if chain is None or not any(_is_conv(layer) for layer in chain):
     return None
-  entry = model.inputs[0]
-  if None in entry.shape[1:]:
+  if None in model.inputs[0].shape[1:]:
     return None
-  layers: list[keras.layers.Layer] = []
-  pairs = zip(chain, [*chain[1:], None], strict=True)
-  for layer, following in pairs:
-    if _is_conv(layer):
-      if not _foldable(layer, following):
-        return None
-      next(pairs)
-      layers.append(_folded(layer, following, kernel))
-    else:
-      layers.append(layer)
-  return keras.Sequential(
-    [keras.Input(entry.shape[1:], dtype=entry.dtype), *layers]
+  if any(_is_conv(a) and not _foldable(a, b) for a, b in _pairs(chain)):
+    return None
+  return _replaced(
+    model,
+    chain,
+    lambda a, b: _folded(a, b, kernel) if _is_conv(a) else None,
   )
 
 
 def widen(model: keras.Model) -> keras.Model | None:
   """The chain with convolutions and poolings rearranged, or None."""
   chain = _chain(model)
-  if chain is None:
+  if chain is None or not any(wide.can_replace(*p) for p in _pairs(chain)):
     return None
+
+  def replace(
+    conv: keras.layers.Layer, pool: keras.layers.Layer | None
+  ) -> keras.layers.Layer | None:
+    if not wide.can_replace(conv, pool):
+      return None
+    return wide.WideConvPool2D.from_config(conv.get_config())
+
+  return _replaced(model, chain, replace)
+
+
+def _pairs(chain: Sequence[keras.layers.Layer]) -> Iterator[Any]:
+  """Each layer with the one that follows, if any."""
+  return zip(chain, [*chain[1:], None], strict=True)
+
+
+def _replaced(
+  model: keras.Model,
+  chain: Sequence[keras.layers.Layer],
+  replace: Callable[[Any, Any], keras.layers.Layer | None],
+) -> keras.Model:
+  """The chain with one layer for two, where `replace` gives one."""
   layers: list[keras.layers.Layer] = []
-  pairs = zip(chain, [*chain[1:], None], strict=True)
+  pairs = _pairs(chain)
   for layer, following in pairs:
-    if wide.can_replace(layer, following):
+    one = replace(layer, following)
+    if one is not None:
       next(pairs)
-      layers.append(wide.WideConvPool2D.from_config(layer.get_config()))
-    else:
-      layers.append(layer)
-  if len(layers) == len(chain):
-    return None
+    layers.append(layer if one is None else one)
   entry = model.inputs[0]
   return keras.Sequential(
     [keras.Input(entry.shape[1:], dtype=entry.dtype), *layers]
