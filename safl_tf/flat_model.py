@@ -18,7 +18,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from safl_tf import errors
+from safl_tf import errors, layout
 
 ModelFn = Callable[[], keras.Model]
 
@@ -38,6 +38,7 @@ class FlatModel:
   Attributes:
     template: the model the user would recognise, with its own initial values.
     size: number of elements of z.
+    layout: where which tensor is in z.
     dtype: of z; float32 unless the model has float64 variables.
     given: z of the template if the user gave a model rather than a function
       that makes one, else None.
@@ -71,7 +72,8 @@ class FlatModel:
     shapes = [v.shape for v in self._flat_variables(self.template)]
     self._shapes = [tuple(shape) for shape in shapes]
     self._sizes = [int(np.prod(shape)) for shape in self._shapes]
-    self.size = sum(self._sizes)
+    self.layout = self._find_layout()
+    self.size = self.layout.size
     dtypes = [v.dtype for v in self._flat_variables(self.template)]
     self.dtype = np.float64 if 'float64' in dtypes else np.float32
     self._dtypes = dtypes
@@ -178,6 +180,23 @@ class FlatModel:
     extra = tf.add_n([tf.cast(loss, tf.float32) for loss in losses] or [0.0])
     non_trainable = [scope.get_current_value(v) for v in variables]
     return tf.cast(outputs, tf.float32), extra, non_trainable
+
+  def _find_layout(self) -> layout.Layout:
+    starts = np.cumsum([0, *self._sizes]).tolist()
+    trained = len(self.template.trainable_variables)
+    return layout.Layout(
+      tuple(
+        layout.Tensor(variable.path, shape, start, i < trained)
+        for i, (variable, shape, start) in enumerate(
+          zip(
+            self._flat_variables(self.template),
+            self._shapes,
+            starts[:-1],
+            strict=True,
+          )
+        )
+      )
+    )
 
   def _flat_variables(self, model: keras.Model) -> list[keras.Variable]:
     variables = model.non_trainable_variables

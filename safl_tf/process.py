@@ -170,7 +170,7 @@ class FederatedProcess:
         self.model.dtype,
         self._store_dir,
       ),
-      memory=self.algorithm.fuse.init(self.model.size),
+      memory=self.algorithm.fuse.init(self.model.layout),
     )
 
   def next(self, state: FederatedState) -> tuple[FederatedState, RoundMetrics]:
@@ -265,8 +265,9 @@ class FederatedProcess:
       logging.warning(
         'round %d: update not finite, dropped: device %s%s', t, names, more
       )
-    bytes_per_model = self.model.size * np.dtype(self.model.dtype).itemsize
-    down = 0 if state.z_bar is None else len(ids)
+    item = np.dtype(self.model.dtype).itemsize
+    up = self.algorithm.fuse.uploads(self.model.layout, t)
+    down = 0 if state.z_bar is None else self.model.size
     losses = column('train_loss')[finite]
     return RoundMetrics(
       t=t,
@@ -280,8 +281,8 @@ class FederatedProcess:
       train_loss=float(losses.mean(dtype=np.float64))
       if len(losses)
       else np.nan,
-      bytes_up=int(sent.sum()) * bytes_per_model,
-      bytes_down=down * bytes_per_model,
+      bytes_up=int(sent.sum()) * up * item,
+      bytes_down=len(ids) * down * item,
     )
 
 

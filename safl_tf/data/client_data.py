@@ -147,13 +147,18 @@ class ClientData:
     x = arrays.map_leaves(lambda leaf: leaf[rows], self.x)
     return tf.data.Dataset.from_tensor_slices((x, self.y[rows]))
 
-  def label_counts(self) -> np.ndarray:
-    """How often device k holds label c: int64 [n, num_classes]."""
-    shape = (self.num_devices, self.num_classes)
-    devices = np.repeat(np.arange(self.num_devices), self.sizes)
-    cells = devices * self.num_classes + self.y[self._flat]
-    counts = np.bincount(cells, minlength=shape[0] * shape[1])
-    return counts.reshape(shape)
+  def label_counts(self, devices: Sequence[int] | None = None) -> np.ndarray:
+    """How often device k holds label c: int64 [n, num_classes].
+
+    Args:
+      devices: the rows to give; all by default.
+    """
+    ids = range(self.num_devices) if devices is None else devices
+    counts = [
+      np.bincount(self.y[self.indices(k)], minlength=self.num_classes)
+      for k in ids
+    ]
+    return np.array(counts, np.int64).reshape(-1, self.num_classes)
 
   def digest(self) -> str:
     """A short checksum of who holds which labels."""

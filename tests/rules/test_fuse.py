@@ -16,9 +16,9 @@ def vectors(count, size=1000, dtype=np.float32):
 def test_fed_avg_vector():
   z = np.array([[1, 2], [3, 6]], np.float32)
   rule = fuse.by_size()
-  z_bar, memory = rule.apply(rule.init(2), updates(z, [100, 300]), None)
-  np.testing.assert_array_equal(z_bar, [2.5, 5])
-  assert memory == {}
+  fused = rule.apply({}, updates(z, [100, 300]), None)
+  np.testing.assert_array_equal(fused.z_bar, [2.5, 5])
+  assert fused.memory == {}
 
 
 def test_weighted_mean_is_numpys():
