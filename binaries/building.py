@@ -12,6 +12,7 @@ import tensorflow as tf
 from binaries import common
 from safl_tf import (
   algorithms,
+  attacks,
   checks,
   errors,
   flat_model,
@@ -27,13 +28,19 @@ _PARTITIONS = {'labels': partition.by_labels, 'iid': partition.iid}
 
 
 def process_and_data(
-  values: dict[str, Any],
+  values: dict[str, Any], dataset: sources.Dataset | None = None
 ) -> tuple[process.FederatedProcess, sources.Dataset]:
-  """The process that `safl-train`'s flags describe, and its data set."""
+  """The process that `safl-train`'s flags describe, and its data set.
+
+  Args:
+    values: of the flags.
+    dataset: the one they name, if it is loaded already.
+  """
   algorithm = algorithms.build(values['algorithm'], **values)
   config = _from_fields(local.LocalConfig, values)
-  with common.only_errors():
-    dataset = sources.load(values['dataset'], values['data_dir'])
+  if dataset is None:
+    with common.only_errors():
+      dataset = sources.load(values['dataset'], values['data_dir'])
   clients = client_data.ClientData.from_arrays(
     dataset.x_train,
     dataset.y_train,
@@ -53,6 +60,7 @@ def process_and_data(
       stack=values['stack'],
       device_store=values['device_store'],
       store_dir=pathlib.Path(values['output_dir']) / values['experiment'],
+      attack=_attack(values),
     )
   except errors.InputError as error:
     if error.argument != 'model':
@@ -60,6 +68,17 @@ def process_and_data(
     # The flag's value says more than the model's name.
     raise errors.InputError('model', values['model'], error.allowed) from error
   return trainer, dataset
+
+
+def _attack(values: dict[str, Any]) -> attacks.Attack | None:
+  if values['attack'] == 'none':
+    return None
+  return attacks.Attack(
+    values['attack'],
+    values['attack_fraction'],
+    values['attack_strength'],
+    values['seed'],
+  )
 
 
 def _model(

@@ -38,7 +38,7 @@ class Flags(flags.FlagValues):
     """Defines a flag for any text."""
     flags.DEFINE_string(name, default, text, flag_values=self)
 
-  def boolean(self, name: str, default: bool, text: str) -> None:
+  def boolean(self, name: str, default: bool | None, text: str) -> None:
     """Defines a flag that is given as --name or --noname."""
     flags.DEFINE_bool(name, default, text, flag_values=self)
 

@@ -3,31 +3,64 @@
 import pathlib
 import time
 from concurrent import futures
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from binaries import common, training_flags
+
+if TYPE_CHECKING:
+  from safl_tf import process, run_folder
+  from safl_tf.data import sources
 
 
 def main() -> None:
   """Flags -> data, model, algorithm -> one run -> pictures and export."""
   start = time.perf_counter()
   values = training_flags.values()
-  from safl_tf import run_folder
-
-  path = pathlib.Path(values['output_dir']) / values['experiment']
-  folder = run_folder.RunFolder(path, values, values['keep_checkpoints'])
+  folder = folder_of(values)
   folder.check()
   common.start_tensorflow()
   from binaries import building
+
+  history, failure = train(values, folder, *building.process_and_data(values))
+  _summarise(history, folder.path, time.perf_counter() - start)
+  if failure:
+    raise common.ExitError(failure)
+
+
+def folder_of(values: dict[str, Any]) -> 'run_folder.RunFolder':
+  """The folder of the run that the flags describe; nothing is made yet."""
+  from safl_tf import run_folder
+
+  path = pathlib.Path(values['output_dir']) / values['experiment']
+  return run_folder.RunFolder(path, values, values['keep_checkpoints'])
+
+
+def train(
+  values: dict[str, Any],
+  folder: 'run_folder.RunFolder',
+  trainer: 'process.FederatedProcess',
+  dataset: 'sources.Dataset',
+) -> tuple[list[dict[str, Any]], str | None]:
+  """Runs a process to its end and writes all that a run leaves.
+
+  Args:
+    values: of the flags.
+    folder: the run's, see `folder_of`.
+    trainer: the process, see `building.process_and_data`.
+    dataset: its data.
+
+  Returns:
+    The run's history; what went wrong with the export, if anything.
+  """
   from safl_tf import simulation
 
-  trainer, dataset = building.process_and_data(values)
   schedule = simulation.Schedule(
     values['rounds'],
     values['eval_every'],
     values['checkpoint_every'],
     values['stop_at_accuracy'],
   )
+  path = folder.path
   with folder.opened():
     result = simulation.run(
       trainer,
@@ -41,9 +74,7 @@ def main() -> None:
       pictures = side.submit(_write_results, values, path, result, dataset)
       failure = _export(values, path, result, dataset)
       pictures.result()
-  _summarise(result.history, path, time.perf_counter() - start)
-  if failure:
-    raise common.ExitError(failure)
+  return result.history, failure
 
 
 def _write_results(

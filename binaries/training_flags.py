@@ -12,6 +12,7 @@ goes on where it stopped.
 """
 
 import hashlib
+import math
 import os
 import pathlib
 from typing import Any
@@ -115,6 +116,118 @@ FLAGS.real(
 )
 
 FLAGS.choice(
+  'fusion',
+  'auto',
+  names.FUSIONS,
+  "How the server fuses uploads, in place of the algorithm's own way.",
+)
+FLAGS.real(
+  'trim_fraction',
+  0.2,
+  'Of trimmed_mean: the share left out at each end.',
+  low=0,
+  high=0.499,
+)
+FLAGS.integer(
+  'num_byzantine',
+  None,
+  '[f] Of krum and multi_krum: how many uploads may be hostile; by default '
+  'the most that they stand, (r - 3) / 2 of r uploads.',
+  low=0,
+)
+FLAGS.integer(
+  'num_selected',
+  None,
+  'Of multi_krum: how many uploads are averaged; r - f by default.',
+  low=1,
+)
+FLAGS.choice(
+  'ida_reference',
+  'mean',
+  names.IDA_REFERENCES,
+  'What ida measures distances from: the mean of the uploads, or that by size.',
+)
+FLAGS.choice('ida_norm', 'l2', names.IDA_NORMS, "Of ida's distances.")
+FLAGS.real(
+  'astw_base',
+  math.e / 2,
+  'What astw divides the weight of an upload by in every round.',
+  low=1,
+)
+FLAGS.boolean(
+  'astw_layerwise',
+  None,
+  'Whether astw exchanges deep layers in a third of the rounds only; by '
+  'default in astw, and not in astw_safl.',
+)
+FLAGS.choice(
+  'fedma_matching',
+  'hungarian',
+  names.FEDMA_MATCHINGS,
+  "Of fedma: hungarian keeps the layers' widths, bbp may grow them.",
+)
+FLAGS.choice(
+  'fedma_schedule',
+  'layerwise',
+  names.FEDMA_SCHEDULES,
+  'Of fedma: a layer in each round, or all at once.',
+)
+FLAGS.choice(
+  'fedma_average',
+  'mean',
+  names.FEDMA_AVERAGES,
+  'Of fedma: the mean of matched units, or the one that its prior shrinks.',
+)
+FLAGS.real(
+  'fedma_gamma',
+  7.0,
+  'Of fedma with bbp: how readily new units are opened.',
+  low=0,
+  open_low=True,
+)
+FLAGS.choice(
+  'server_optimizer',
+  'none',
+  ('none', *names.SERVER_OPTIMIZERS),
+  'Takes the change of the global model as the direction of its step.',
+)
+FLAGS.real(
+  'server_learning_rate',
+  None,
+  'Of the server; 1 for sgd and momentum, else 0.01.',
+  low=0,
+  open_low=True,
+)
+FLAGS.real('server_beta_1', 0.9, "Of the server's momentum.", low=0, high=1)
+FLAGS.real(
+  'server_beta_2', 0.99, "Of the server's second moment.", low=0, high=1
+)
+FLAGS.real(
+  'server_tau',
+  1e-3,
+  "How adaptive the server's steps are: the larger, the less.",
+  low=0,
+  open_low=True,
+)
+FLAGS.real(
+  'proximal_mu',
+  0.0,
+  '[mu] of FedProx: how strongly devices are held near the global model.',
+  low=0,
+)
+
+FLAGS.choice('attack', 'none', names.ATTACKS, 'What hostile devices do.')
+FLAGS.real(
+  'attack_fraction', 0.2, 'Share of devices that are hostile.', low=0, high=1
+)
+FLAGS.real(
+  'attack_strength',
+  1.0,
+  'The factor of sign_flip and scale, the standard deviation of noise.',
+  low=0,
+)
+
+FLAGS.choice(
   'partition',
   'labels',
   names.PARTITIONS,
@@ -193,13 +306,17 @@ FLAGS.choice(
 )
 
 
-def values() -> dict[str, Any]:
-  """All flags of this program, with defaults that follow from others.
+def values(flags: common.Flags = FLAGS, **given: Any) -> dict[str, Any]:
+  """All flags of a training, with defaults that follow from others.
+
+  Args:
+    flags: where to read them; another program may have them, too.
+    **given: values that are not read, by name.
 
   Raises:
     InputError: flags that contradict each other, or name what isn't there.
   """
-  found = FLAGS.own(__name__)
+  found = flags.own(__name__) | given
   sample = found['dataset'] == 'mnist_sample'
   sizes = _SAMPLE_SIZES if sample else _PAPER_SIZES
   for name, size in sizes.items():
@@ -212,20 +329,20 @@ def values() -> dict[str, Any]:
     found['experiment'] = f'{found["algorithm"]}_{found["dataset"]}'
   for name in ('model', 'output_dir'):
     found[name] = os.path.expanduser(found[name])
-  _check_devices(found)
+  _check_devices(found, flags)
   _check_experiment(found['experiment'])
   return found | _check_model(found)
 
 
-def _check_devices(found: dict[str, Any]) -> None:
+def _check_devices(found: dict[str, Any], flags: common.Flags) -> None:
   s, n = found['devices_per_round'], found['num_devices']
   if s is None:
     return
-  if FLAGS['fraction'].present:
+  if flags['fraction'].present:
     raise errors.InputError(
       'devices_per_round',
       s,
-      f'contradicts --fraction={FLAGS.fraction:g}; give one of them',
+      f'contradicts --fraction={found["fraction"]:g}; give one of them',
     )
   if s > n:
     raise errors.InputError(

@@ -1,6 +1,6 @@
 """How good a model is on data it was not trained on."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,6 +62,22 @@ def score(
     top5_accuracy=float(((rank < 5) & valid).mean()),
     class_accuracy=class_accuracy,
     class_counts=counts,
+  )
+
+
+def mean(scores: Iterable[Scores]) -> Scores:
+  """The mean of several models' scores on the same labels."""
+  found = list(scores)
+  if len(found) == 1:
+    return found[0]
+  columns = (np.mean(column, axis=0) for column in zip(*found, strict=True))
+  loss, accuracy, top5_accuracy, class_accuracy, _ = columns
+  return Scores(
+    loss=float(loss),
+    accuracy=float(accuracy),
+    top5_accuracy=float(top5_accuracy),
+    class_accuracy=class_accuracy,
+    class_counts=found[0].class_counts,
   )
 
 

@@ -1,19 +1,13 @@
-"""One device's round: mix, train E epochs, decide whether to upload.
-
-Everything here is about a single device, in pieces that are pure functions; an
-executor compiles them, runs their loops and adds the device axis.
-"""
+"""One device's round in words: how it trains, what it gets, what it gives."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from safl_tf import algorithms, checks, flat_model, losses, names, optimizers
-from safl_tf.rules import mix
+from safl_tf import checks, names
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +25,8 @@ class LocalConfig:
       is then the sum of Algorithm 1's steps for its examples) or averaged.
     anneal_clock: what t in p = exp(-t/L) counts: communication rounds, or the
       local gradient steps that came before this round, (t - 1)·E·⌈m_k/B⌉.
+    proximal_mu: μ of FedProx (Li et al. 2020): μ/2·‖w - z̄‖² is added to the
+      mean loss, which keeps a device near the global model.
   """
 
   local_epochs: int = 3
@@ -40,6 +36,7 @@ class LocalConfig:
   loss: str = 'categorical'
   loss_reduction: str = 'sum'
   anneal_clock: str = 'round'
+  proximal_mu: float = 0.0
 
   def __post_init__(self) -> None:
     checks.integer('local_epochs', self.local_epochs, low=1)
@@ -50,6 +47,7 @@ class LocalConfig:
     checks.choice('loss', self.loss, names.LOSSES)
     checks.choice('loss_reduction', self.loss_reduction, names.LOSS_REDUCTIONS)
     checks.choice('anneal_clock', self.anneal_clock, names.ANNEAL_CLOCKS)
+    checks.real('proximal_mu', self.proximal_mu, 0)
 
   def to_json(self) -> dict[str, Any]:
     """The fields as JSON values."""
@@ -117,6 +115,8 @@ class Task(NamedTuple):
     seeds: for u, for the upload and for the model's generators, int32 [3, 2].
     clock: t as `mix` sees it.
     plan: the batches.
+    frozen: how many of the trained tensors, from the input on, stay as they
+      are; for algorithms that freeze.
   """
 
   z_bar: np.ndarray
@@ -125,6 +125,7 @@ class Task(NamedTuple):
   seeds: np.ndarray
   clock: float
   plan: BatchPlan
+  frozen: np.int32 = np.int32(0)
 
 
 class Update(NamedTuple):
@@ -149,228 +150,3 @@ class Update(NamedTuple):
   p: tf.Tensor
   kept_local: tf.Tensor
   train_loss: tf.Tensor
-
-
-class Training(NamedTuple):
-  """Where a device's training stands.
-
-  Attributes:
-    parts: the model's tensors.
-    slots: the optimizer's.
-    loss: summed over the examples trained on so far.
-  """
-
-  parts: flat_model.Parts
-  slots: list[tf.Tensor]
-  loss: tf.Tensor
-
-
-class Control:
-  """How the pieces of a round are run: here, as a graph for one device.
-
-  Args:
-    cut: whether a short batch has the size it has, or is filled up to B with
-      examples of weight zero, as fixed shapes need.
-  """
-
-  def __init__(self, cut: bool):
-    self._cut = cut
-
-  def call(self, piece: Callable[..., Any], *args: Any) -> Any:
-    """Runs piece(*args)."""
-    return piece(*args)
-
-  def loop(
-    self,
-    num_steps: tf.Tensor,
-    piece: Callable[..., Any],
-    carry: Any,
-    plan: BatchPlan,
-    *args: Any,
-  ) -> Any:
-    """Runs carry = piece(cut, i, carry, plan, *args) for i < num_steps."""
-
-    def body(i: tf.Tensor, carry: Any) -> tuple[tf.Tensor, Any]:
-      return i + 1, piece(self._cut, i, carry, plan, *args)
-
-    _, carry = tf.while_loop(
-      lambda i, _: i < num_steps, body, (0, carry), parallel_iterations=1
-    )
-    return carry
-
-
-class LocalUpdate:
-  """A device's whole round, Task -> Update.
-
-  Args:
-    model: the Keras model as functions of a vector.
-    algorithm: whose `mix` and `gate` are used.
-    config: how to train.
-    x: all inputs, one array or a structure of them; held once.
-    y: all labels.
-    device: the TensorFlow device to compute on, which holds x and y.
-  """
-
-  def __init__(
-    self,
-    model: flat_model.FlatModel,
-    algorithm: algorithms.Algorithm,
-    config: LocalConfig,
-    x: Any,
-    y: Any,
-    device: str = '/CPU:0',
-  ):
-    self._model = model
-    self._algorithm = algorithm
-    self._config = config
-    self.device = device
-    with tf.device(device):
-      self._x = tf.nest.map_structure(tf.convert_to_tensor, x)
-      self._y = tf.convert_to_tensor(y, tf.int32)
-    self._loss = losses.get(config.loss, model.from_logits)
-    self._optimizer = optimizers.PureOptimizer(
-      optimizers.get(config.optimizer, config.learning_rate),
-      model.template.trainable_variables,
-    )
-    # Half-precision gradients of small losses would vanish.
-    half = model.template.dtype_policy.compute_dtype == 'float16'
-    self._loss_scale = 1024.0 if half else 1.0
-
-  def signature(self, max_steps: int | None = None) -> Task:
-    """What a task is made of; devices of all sizes share it.
-
-    Args:
-      max_steps: the number of rows of batch plans, if it is known.
-    """
-    vector = tf.TensorSpec([self._model.size], self._model.dtype)
-    return Task(
-      z_bar=vector,
-      has_global=tf.TensorSpec([], tf.bool),
-      z=vector,
-      seeds=tf.TensorSpec([3, 2], tf.int32),
-      clock=tf.TensorSpec([], tf.float32),
-      plan=BatchPlan(
-        examples=tf.TensorSpec([max_steps, self._config.batch_size], tf.int32),
-        counts=tf.TensorSpec([max_steps], tf.int32),
-        num_steps=tf.TensorSpec([], tf.int32),
-      ),
-    )
-
-  def __call__(self, task: Task, control: Control) -> Update:
-    """What a device of S_t does in Algorithms 1 and 2."""
-    call, loop, plan = control.call, control.loop, task.plan
-    mixed, training = call(self._begin, task)
-    training = loop(plan.num_steps, self._step, training, plan)
-    if not self._algorithm.gate.needs_accuracy:
-      return call(self._end, task, mixed, training)
-    z_bar, correct = call(self._begin_count, task)
-    epoch = plan.num_steps // self._config.local_epochs
-    correct = loop(epoch, self._count, correct, plan, z_bar, training.parts)
-    return call(self._end, task, mixed, training, correct)
-
-  def _begin(self, task: Task) -> tuple[mix.Mixed, Training]:
-    """Mixes; without a global model a device starts from its own."""
-    mixed = self._algorithm.mix(task.seeds[0], task.clock, task.z_bar, task.z)
-    mixed = mix.Mixed(
-      w=tf.where(task.has_global, mixed.w, task.z),
-      p=mixed.p,
-      kept_local=tf.where(task.has_global, mixed.kept_local, 1.0),
-    )
-    parts = self._model.unflatten(mixed.w, task.seeds[2])
-    slots = [tf.identity(slot) for slot in self._optimizer.initial]
-    return mixed, Training(parts, slots, tf.constant(0.0))
-
-  def _step(
-    self, cut: bool, i: tf.Tensor, training: Training, plan: BatchPlan
-  ) -> Training:
-    """Equation (2) for the i-th batch, with the optimizer's step."""
-    inputs, labels, weights = self._batch(cut, i, plan)
-    parts = training.parts
-    with tf.GradientTape() as tape:
-      tape.watch(parts.trainable)
-      outputs, extra, non_trainable = self._model.apply(
-        parts, inputs, training=True
-      )
-      total = tf.reduce_sum(self._loss(labels, outputs) * weights)
-      count = tf.reduce_sum(weights)
-      if self._config.loss_reduction == 'sum':
-        objective = total + extra * count
-      else:
-        objective = total / count + extra
-      objective *= self._loss_scale
-    gradients = tape.gradient(
-      objective,
-      parts.trainable,
-      unconnected_gradients=tf.UnconnectedGradients.ZERO,
-    )
-    if self._loss_scale != 1:
-      gradients = [g / self._loss_scale for g in gradients]
-    slots, trainable = self._optimizer.apply(
-      training.slots, gradients, parts.trainable
-    )
-    parts = flat_model.Parts(trainable, non_trainable)
-    return Training(parts, slots, training.loss + total)
-
-  def _begin_count(self, task: Task) -> tuple[flat_model.Parts, tf.Tensor]:
-    """The global model's tensors, and none counted yet."""
-    return self._model.unflatten(task.z_bar, task.seeds[2]), tf.zeros([2])
-
-  def _count(
-    self,
-    cut: bool,
-    i: tf.Tensor,
-    correct: tf.Tensor,
-    plan: BatchPlan,
-    *models: flat_model.Parts,
-  ) -> tf.Tensor:
-    """Adds how many of the i-th batch each model gets right."""
-    inputs, labels, weights = self._batch(cut, i, plan)
-    found = []
-    for parts in models:
-      outputs, _, _ = self._model.apply(parts, inputs, training=False)
-      right = tf.argmax(outputs, axis=1, output_type=tf.int32) == labels
-      found.append(tf.reduce_sum(tf.cast(right, tf.float32) * weights))
-    return correct + tf.stack(found)
-
-  def _end(
-    self,
-    task: Task,
-    mixed: mix.Mixed,
-    training: Training,
-    correct: tf.Tensor | None = None,
-  ) -> Update:
-    """The trained model, and whether it is sent."""
-    seen = tf.reduce_sum(task.plan.counts)
-    h_global = h_local = tf.constant(1.0)
-    if correct is not None:  # h, on the device's own data
-      m = tf.cast(seen // self._config.local_epochs, tf.float32)
-      h_global, h_local = tf.unstack(correct / m)
-    decision = self._algorithm.gate.decide(
-      task.seeds[1], task.clock, h_global, h_local
-    )
-    z = self._model.flatten(training.parts)
-    return Update(
-      z=z,
-      finite=tf.reduce_all(tf.math.is_finite(z)),
-      sent=decision.sent | ~task.has_global,
-      q=tf.where(task.has_global, decision.q, 1.0),
-      delta=tf.where(task.has_global, decision.delta, 0.0),
-      p=mixed.p,
-      kept_local=mixed.kept_local,
-      train_loss=training.loss / tf.cast(seen, tf.float32),
-    )
-
-  def _batch(
-    self, cut: bool, i: tf.Tensor, plan: BatchPlan
-  ) -> tuple[Any, tf.Tensor, tf.Tensor]:
-    """Inputs, labels and weights of the i-th batch."""
-    # Not plan.counts[i]: XLA would compile a step anew for every i.
-    examples, count = tf.gather(plan.examples, i), tf.gather(plan.counts, i)
-    if cut:
-      examples = examples[:count]
-      weights = tf.ones([count], tf.float32)
-    else:
-      real = tf.range(self._config.batch_size) < count
-      weights = tf.cast(real, tf.float32)
-    inputs = tf.nest.map_structure(lambda a: tf.gather(a, examples), self._x)
-    return inputs, tf.gather(self._y, examples), weights

@@ -3,12 +3,49 @@
 Programs check flags against them before anything slow is imported.
 """
 
-ALGORITHMS = ('fedavg', 'safl', 'extended_safl')
+ALGORITHMS = (
+  'centralized',
+  'local_only',
+  'fedsgd',
+  'fedavg',
+  'safl',
+  'extended_safl',
+  'ida',
+  'ida_safl',
+  'astw',
+  'astw_safl',
+  'fedma',
+)
 ANNEAL_CLOCKS = ('round', 'step')
+ATTACKS = (
+  'none',
+  'one_label',
+  'label_flip',
+  'sign_flip',
+  'scale',
+  'noise',
+  'nonfinite',
+)
 DATASETS = ('mnist_sample', 'mnist', 'fashion_mnist', 'cifar10')
 DEVICE_STORES = ('ram', 'mmap')
 EXECUTORS = ('auto', 'serial', 'threads', 'vectorized')
 EXPORTS = ('both', 'savedmodel', 'keras', 'none')
+FEDMA_AVERAGES = ('mean', 'map')
+FEDMA_MATCHINGS = ('hungarian', 'bbp')
+FEDMA_SCHEDULES = ('layerwise', 'oneshot')
+FUSIONS = (
+  'auto',
+  'size',
+  'median',
+  'trimmed_mean',
+  'krum',
+  'multi_krum',
+  'geometric_median',
+  'ida',
+  'astw',
+)
+IDA_NORMS = ('l1', 'l2')
+IDA_REFERENCES = ('mean', 'size')
 INITS = ('per_device', 'shared')
 JIT_COMPILES = ('auto', 'true', 'false')
 LOSSES = ('categorical', 'paper')
@@ -26,3 +63,4 @@ OPTIMIZERS = (
   'rmsprop',
 )
 PARTITIONS = ('labels', 'iid')
+SERVER_OPTIMIZERS = ('adagrad', 'adam', 'momentum', 'sgd', 'yogi')

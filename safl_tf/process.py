@@ -1,20 +1,20 @@
 """The paper's loop: `initialize`, `next`, and what passes between them."""
 
+import dataclasses
 import os
 from collections.abc import Callable
 from typing import NamedTuple
 
 import keras
 import numpy as np
-import tensorflow as tf
 from absl import logging
 
 from safl_tf import (
   algorithms,
+  attacks,
   checks,
-  devices,
+  device_trainer,
   errors,
-  executors,
   flat_model,
   local,
   names,
@@ -22,7 +22,6 @@ from safl_tf import (
   store,
 )
 from safl_tf.data import client_data
-from safl_tf.models import lowering
 from safl_tf.rules import fuse as fuse_rules
 
 
@@ -52,6 +51,7 @@ class RoundMetrics(NamedTuple):
     ids: S_t.
     sent: whether each device's update was used.
     dropped: devices whose update was not finite.
+    hostile: how many of the selected devices are hostile.
     q: upload probabilities.
     delta: accuracy gaps Δ.
     p: probability that an element is kept local, averaged over devices.
@@ -65,6 +65,7 @@ class RoundMetrics(NamedTuple):
   ids: np.ndarray
   sent: np.ndarray
   dropped: np.ndarray
+  hostile: int
   q: np.ndarray
   delta: np.ndarray
   p: float
@@ -101,6 +102,10 @@ class FederatedProcess:
     device_store: where devices' models are between rounds, 'ram' or 'mmap': in
       a temporary file, for populations larger than the memory.
     store_dir: the folder of that file; the system's by default.
+    attack: what hostile devices do, if there are any; see `attacks`.
+
+  Attributes:
+    hostile: the devices that an attack chose, by number.
   """
 
   def __init__(
@@ -116,56 +121,53 @@ class FederatedProcess:
     stack: int | None = None,
     device_store: str = 'ram',
     store_dir: str | os.PathLike[str] | None = None,
+    attack: attacks.Attack | None = None,
   ):
-    self.clients = clients
     self.algorithm = algorithm or algorithms.build_safl()
-    self.config = config or local.LocalConfig()
-    self._shared = checks.choice('init', init, names.INITS) == 'shared'
+    self.config = _config(self.algorithm, config or local.LocalConfig())
+    self.attack = attack
+    self.hostile = np.zeros(0, np.int64)
+    if attack is not None:
+      attack.check(self.algorithm)
+      self.hostile = attack.devices(clients.num_devices)
+      clients = attack.poison(clients)
+    self.clients = clients.pooled() if self.algorithm.pooled else clients
+    init = checks.choice('init', init, names.INITS)
+    self._shared = init == 'shared' or self.algorithm.one_step
     self._device_store = checks.choice(
       'device_store', device_store, names.DEVICE_STORES
     )
     self._store_dir = store_dir
     if stack is not None:
       checks.integer('stack', stack, low=1)
-    places = devices.find(device)
-    self.device = places[0]
-    on_gpu = 'GPU' in self.device
-    executor = executors.resolve(executor, on_gpu)
-    cohort = self.algorithm.select(0, 1, clients.num_devices)
-    with tf.device(self.device):
-      self.model = _flat_model(model, clients)
-      lowered = lowering.lower(
-        self.model.template, jit_compile, on_gpu, executor == 'vectorized'
-      )
-    self.model.lower(lowered.model)
-    self.jit_compile = lowered.jit_compile
-    self._max_steps = int(self.config.steps(clients.sizes.max()))
-    updates = [
-      local.LocalUpdate(
-        self.model, self.algorithm, self.config, clients.x, clients.y, place
-      )
-      for place in places
-    ]
-    setting = executors.Setting(
-      jit_compile=lowered.jit_compile,
-      per_example=lowered.per_example,
-      max_steps=self._max_steps,
-      cohort=len(cohort),
-      on_gpu=on_gpu,
-      stack=stack,
+    self._trainer = device_trainer.DeviceTrainer(
+      model,
+      self.clients,
+      self.algorithm,
+      self.config,
+      executor,
+      jit_compile,
+      device,
+      stack,
     )
-    self._executor = executors.EXECUTORS[executor](updates, setting)
+    self.model = self._trainer.model
+    self.device = self._trainer.device
+    self.jit_compile = self._trainer.jit_compile
 
   def initialize(self, seed: int = 0) -> FederatedState:
-    """The state before the first round: no z̄, every device untrained."""
+    """The state before the first round: every device untrained.
+
+    There is no z̄ yet, but for FedSGD, whose server has the one model there is.
+    """
     checks.integer('seed', seed, low=0)
+    initial = self._initial_model(seed)
     return FederatedState(
       seed=seed,
       t=0,
-      z_bar=None,
+      z_bar=initial(0) if self.algorithm.one_step else None,
       devices=store.create(
         self._device_store,
-        self._initial_model(seed),
+        initial,
         self.model.size,
         self.model.dtype,
         self._store_dir,
@@ -178,13 +180,14 @@ class FederatedProcess:
     t = state.t + 1
     ids = self.algorithm.select(state.seed, t, self.clients.num_devices)
     # On each device of S_t: mix, E epochs, gate.
-    updates = list(
-      self._executor(lambda k: self._task(state, t, k), ids.tolist())
-    )
+    trained = self._trainer(lambda k: self._task(state, t, k), ids.tolist())
+    updates = self._spoiled(state, t, ids, trained)
     finite = np.array([update.finite for update in updates])
     sent = finite & np.array([update.sent for update in updates])
     z = [update.z for update in updates]
-    own = {int(k): z[i] for i, k in enumerate(ids) if finite[i]}
+    own = {int(k): trained[i].z for i, k in enumerate(ids) if finite[i]}
+    if self.algorithm.one_step:
+      own = {}  # devices keep nothing
     z_bar, memory = state.z_bar, state.memory
     if sent.any():  # else z̄ stays as it is
       received = fuse_rules.Updates(
@@ -214,12 +217,17 @@ class FederatedProcess:
         'no device has sent a finite update, so there is no global model; '
         'try a smaller one',
       )
-    return self.model.to_model(state.z_bar)
+    return self.model_of(state).to_model(state.z_bar)
+
+  def model_of(self, state: FederatedState) -> flat_model.FlatModel:
+    """The architecture of a state's z̄."""
+    del state
+    return self.model
 
   @property
   def num_traces(self) -> int:
     """How often a device's round, or a piece of it, was traced."""
-    return self._executor.num_traces
+    return self._trainer.num_traces
 
   def _initial_model(self, seed: int) -> Callable[[int], np.ndarray]:
     if not self._shared:
@@ -241,10 +249,28 @@ class FederatedProcess:
       plan=local.plan_batches(
         self.clients.indices(k),
         self.config,
-        self._max_steps,
+        self._trainer.max_steps,
         seeds.generator(state.seed, seeds.Role.BATCHES, t, k),
       ),
     )
+
+  def _spoiled(
+    self,
+    state: FederatedState,
+    t: int,
+    ids: np.ndarray,
+    updates: list[local.Update],
+  ) -> list[local.Update]:
+    """What devices upload where some are hostile."""
+    if self.attack is None or not self.attack.on_uploads:
+      return updates
+    found = list(updates)
+    for i in np.flatnonzero(np.isin(ids, self.hostile)):
+      k = int(ids[i])
+      start = state.devices[k] if state.z_bar is None else state.z_bar
+      z = self.attack.spoil(t, k, updates[i].z, start)
+      found[i] = updates[i]._replace(z=z, finite=np.isfinite(z).all())
+    return found
 
   def _metrics(
     self,
@@ -268,12 +294,17 @@ class FederatedProcess:
     item = np.dtype(self.model.dtype).itemsize
     up = self.algorithm.fuse.uploads(self.model.layout, t)
     down = 0 if state.z_bar is None else self.model.size
+    if not self.algorithm.communicates:
+      sent, down = np.zeros_like(sent), 0
     losses = column('train_loss')[finite]
     return RoundMetrics(
       t=t,
       ids=ids,
       sent=sent,
       dropped=dropped,
+      hostile=0
+      if self.algorithm.pooled
+      else int(np.isin(ids, self.hostile).sum()),
       q=column('q'),
       delta=column('delta'),
       p=float(column('p').mean(dtype=np.float64)),
@@ -286,29 +317,16 @@ class FederatedProcess:
     )
 
 
-def _flat_model(
-  model: keras.Model | flat_model.ModelFn, clients: client_data.ClientData
-) -> flat_model.FlatModel:
-  """The model, checked to take the data and to fit the labels."""
-  example = tf.nest.map_structure(lambda a: a[:2], clients.x)
-  try:
-    flat = flat_model.FlatModel(model, example)
-    outputs = flat.template(example)
-  except errors.InputError:
-    raise
-  except Exception as error:
-    shapes = tf.nest.map_structure(lambda a: tuple(a.shape[1:]), example)
+def _config(
+  algorithm: algorithms.Algorithm, config: local.LocalConfig
+) -> local.LocalConfig:
+  """How devices train under an algorithm that has a say in it."""
+  if not algorithm.one_step:
+    return config
+  if config.optimizer != 'sgd':
     raise errors.InputError(
-      'model',
-      getattr(model, 'name', getattr(model, '__name__', 'given')),
-      f'does not take inputs of shape {shapes} ({errors.reason(error)})',
-    ) from error
-  shape = getattr(outputs, 'shape', None)
-  if shape is None or len(shape) != 2 or shape[1] < clients.num_classes:
-    raise errors.InputError(
-      'model',
-      flat.template.name,
-      f'its outputs have shape {shape}, but {clients.num_classes} classes need'
-      f' (batch, {clients.num_classes})',
+      'optimizer',
+      config.optimizer,
+      'FedSGD is plain sgd; the server may have an optimizer of its own',
     )
-  return flat
+  return dataclasses.replace(config, local_epochs=1)

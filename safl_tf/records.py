@@ -28,6 +28,7 @@ TAGS = {
   'selected': 'devices/selected',
   'uploaded': 'devices/uploaded',
   'dropped': 'devices/dropped',
+  'hostile': 'devices/hostile',
   'bytes_up': 'traffic/bytes_up',
   'bytes_down': 'traffic/bytes_down',
   'total_bytes_up': 'traffic/total_bytes_up',

@@ -3,6 +3,7 @@
 To look at a folder takes no TensorFlow; it is imported where it is needed.
 """
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -207,6 +208,16 @@ def write_model(
       'class_names': list(class_names),
     },
   )
+
+
+def write_attack(
+  path: pathlib.Path, trainer: 'process.FederatedProcess'
+) -> None:
+  """Writes attack.json, if there is an attack: what it is, and by whom."""
+  attack = trainer.attack
+  if attack is not None:
+    told = {**dataclasses.asdict(attack), 'devices': trainer.hostile.tolist()}
+    files.write_json(path / 'attack.json', told)
 
 
 class LoadedRun(NamedTuple):

@@ -22,6 +22,8 @@ class Role(enum.IntEnum):
   GATE = 5  # whether a device uploads
   MODEL = 6  # dropout and other seed generators inside the model
   PARTITION = 7  # which examples a device holds
+  ATTACK = 8  # which devices are hostile, and what they do
+  MATCH = 9  # in which order FedMA goes over devices
 
 
 def generator(seed: int, role: Role, *indices: int) -> np.random.Generator:

@@ -2,9 +2,10 @@
 
 import contextlib
 import dataclasses
+import functools
 import pathlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -15,6 +16,7 @@ from absl import logging
 
 from safl_tf import (
   algorithms,
+  attacks,
   checks,
   evaluation,
   flat_model,
@@ -26,7 +28,7 @@ from safl_tf import (
 from safl_tf.data import arrays, client_data
 
 Row = dict[str, Any]
-Evaluate = Callable[[np.ndarray], evaluation.Scores | None]
+Evaluate = Callable[[process.FederatedState], evaluation.Scores | None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,6 +100,7 @@ def train(
   device: str = 'auto',
   stack: int | None = None,
   device_store: str = 'ram',
+  attack: attacks.Attack | None = None,
   eval_every: int = 1,
   checkpoint_every: int = 5,
   keep_checkpoints: int = 2,
@@ -121,6 +124,7 @@ def train(
     device: 'auto', 'cpu', 'gpu', 'gpu:1', ...
     stack: how many devices 'vectorized' stacks; by memory if None.
     device_store: 'ram' or 'mmap', see `process.FederatedProcess`.
+    attack: what hostile devices do, if there are any; see `attacks`.
     eval_every: rounds between evaluations.
     checkpoint_every: rounds between checkpoints, if there is an output_dir.
     keep_checkpoints: how many checkpoints to keep.
@@ -145,6 +149,7 @@ def train(
     stack=stack,
     device_store=device_store,
     store_dir=output_dir,
+    attack=attack,
   )
   folder = None
   if output_dir is not None:
@@ -157,6 +162,7 @@ def train(
       'parameters': trainer.model.size,
       **algorithms.describe(trainer.algorithm),
       **trainer.config.to_json(),
+      'attack': attack and dataclasses.asdict(attack),
     }
     folder = run_folder.RunFolder(output_dir, flags, keep_checkpoints)
   return run(trainer, schedule, seed, test_data, folder, progress=progress)
@@ -193,6 +199,7 @@ def run(
     names = class_names or [str(c) for c in range(trainer.clients.num_classes)]
     with folder.opened():
       run_folder.write_model(folder.path, trainer.model, names)
+      run_folder.write_attack(folder.path, trainer)
       state, history = folder.restore(state)
       if state.t:
         logging.info('resuming %s after round %d', folder.path, state.t)
@@ -218,7 +225,7 @@ def _loop(
       seconds = time.perf_counter() - start
       scores = None
       if schedule.evaluates(state.t) and state.z_bar is not None:
-        scores = evaluate(state.z_bar)
+        scores = evaluate(state)
       row = _row(metrics, scores, history, seconds)
       history.append(row)
       if folder is not None:
@@ -235,8 +242,9 @@ def device_table(
 ) -> list[Row]:
   """For every device, how good its own and the global model are on its data."""
   clients = trainer.clients
-  predict = _build_predict(trainer, clients.x)
+  predict = _build_predict(trainer, trainer.model, clients.x)
   table = []
+  hostile = set() if trainer.algorithm.pooled else set(trainer.hostile)
   for k, name in enumerate(clients.client_ids):
     rows = clients.indices(k)
     accuracies = {
@@ -249,18 +257,21 @@ def device_table(
       )
       if z is not None
     }
-    labels = len(np.unique(clients.y[rows]))
-    table.append(
-      {'device': name, 'examples': len(rows), 'labels': labels, **accuracies}
-    )
+    row = {
+      'device': name,
+      'examples': len(rows),
+      'labels': len(np.unique(clients.y[rows])),
+      'hostile': int(k in hostile),
+    }
+    table.append(row | accuracies)
   return table
 
 
 def _build_predict(
-  trainer: process.FederatedProcess, x: Any
+  trainer: process.FederatedProcess, model: flat_model.FlatModel, x: Any
 ) -> evaluation.Predict:
   with tf.device(trainer.device):
-    predict = evaluation.build_predict(trainer.model, x, trainer.jit_compile)
+    predict = evaluation.build_predict(model, x, trainer.jit_compile)
 
   def on_device(z: np.ndarray, rows: np.ndarray) -> np.ndarray:
     with tf.device(trainer.device):
@@ -272,17 +283,30 @@ def _build_predict(
 def _build_evaluate(
   trainer: process.FederatedProcess, test_data: tuple[Any, Any] | None
 ) -> Evaluate:
-  """z̄ -> scores on the test data."""
+  """State -> scores of z̄ on the test data.
+
+  Where devices are alone, the mean of the scores of all devices' own models.
+  """
   if test_data is None:
-    return lambda z_bar: None
+    return lambda state: None
   x, y = arrays.examples(*test_data)
   arrays.num_classes(y, trainer.clients.num_classes)
-  predict = _build_predict(trainer, x)
+  rows = np.arange(len(y))
 
-  def evaluate(z_bar: np.ndarray) -> evaluation.Scores:
-    outputs = predict(z_bar, np.arange(len(y)))
-    return evaluation.score(
-      outputs, y, trainer.config.loss, trainer.model.from_logits
+  @functools.lru_cache(maxsize=2)  # z̄'s shape seldom changes
+  def predictor(model: flat_model.FlatModel) -> evaluation.Predict:
+    return _build_predict(trainer, model, x)
+
+  def evaluate(state: process.FederatedState) -> evaluation.Scores:
+    model = trainer.model_of(state)
+    models: Iterable[Any] = [state.z_bar]
+    if trainer.algorithm.alone:
+      models = (state.devices[k] for k in range(trainer.clients.num_devices))
+    return evaluation.mean(
+      evaluation.score(
+        predictor(model)(z, rows), y, trainer.config.loss, model.from_logits
+      )
+      for z in models
     )
 
   return evaluate
@@ -312,6 +336,7 @@ def _row(
     'selected': len(metrics.ids),
     'uploaded': int(metrics.sent.sum()),
     'dropped': len(metrics.dropped),
+    'hostile': metrics.hostile,
     'bytes_up': metrics.bytes_up,
     'bytes_down': metrics.bytes_down,
     'total_bytes_up': total['bytes_up'],

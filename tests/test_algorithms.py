@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from safl_tf import algorithms, errors, names, seeds
-from safl_tf.rules import gate
+from safl_tf.rules import fuse, gate, mix
 
 KEY = tf.constant(seeds.pair(0, seeds.Role.MIX, 1))
 
@@ -36,7 +36,7 @@ def test_extended_safl_is_safl_with_a_gate():
   assert float(q) == pytest.approx(0.367880, abs=1e-6)
 
 
-@pytest.mark.parametrize('name', names.ALGORITHMS)
+@pytest.mark.parametrize('name', sorted({*names.ALGORITHMS} - {'centralized'}))
 def test_who_takes_part(name):
   assert len(algorithms.build(name, fraction=0.5).select(0, 1, 10)) == 5
   assert len(algorithms.build(name, devices_per_round=3).select(0, 1, 10)) == 3
@@ -54,8 +54,8 @@ def test_build_passes_over_what_an_algorithm_does_not_take():
   assert len(algorithm.select(0, 1, 4)) == 2
   with pytest.raises(errors.InputError, match=r'^epsilon=7: '):
     algorithms.build('safl', epsilon=7)
-  with pytest.raises(errors.InputError, match=r'^algorithm=fedsgd: did you'):
-    algorithms.build('fedsgd')
+  with pytest.raises(errors.InputError, match=r'^algorithm=fedsdg: did you'):
+    algorithms.build('fedsdg')
 
 
 def test_a_rule_is_replaced():
@@ -66,3 +66,61 @@ def test_a_rule_is_replaced():
   np.testing.assert_array_equal(start(algorithm), 0.25)
   with pytest.raises(dataclasses.FrozenInstanceError):
     algorithm.gate = gate.always()
+
+
+def test_every_name_has_a_builder():
+  assert tuple(algorithms.BUILDERS) == names.ALGORITHMS
+  assert ('auto', *algorithms.FUSIONS) == names.FUSIONS
+
+
+@pytest.mark.parametrize('fusion', names.FUSIONS[1:])
+def test_fusions_by_name(fusion):
+  changed = algorithms.build('extended_safl', fusion=fusion)
+  own = algorithms.build('extended_safl')
+  told, expected = algorithms.describe(changed), algorithms.describe(own)
+  assert {k for k in told if told[k] != expected[k]} <= {'fuse'}
+  assert (told['fuse'] == expected['fuse']) == (fusion == 'size')
+
+
+def test_arguments_of_fusions_and_of_the_server():
+  told = algorithms.describe(
+    algorithms.build(
+      'safl',
+      fusion='trimmed_mean',
+      trim_fraction=0.1,
+      server_optimizer='yogi',
+      server_learning_rate=0.5,
+      server_beta_1=0.8,
+    )
+  )['fuse']
+  assert 'trim_fraction=0.1' in told and 'yogi' in told
+  assert 'learning_rate=0.5' in told and 'beta_1=0.8' in told
+  ida = algorithms.describe(algorithms.build('ida', ida_norm='l1'))['fuse']
+  assert "norm='l1'" in ida
+
+
+def test_layers_of_astw():
+  def layerwise(name, **arguments):
+    told = algorithms.describe(algorithms.build(name, **arguments))['fuse']
+    return 'layerwise=True' in told
+
+  assert layerwise('astw') and not layerwise('astw_safl')
+  assert not layerwise('astw', astw_layerwise=False)
+  assert layerwise('astw_safl', astw_layerwise=True)
+
+
+def test_what_makes_no_sense_is_refused():
+  bbp = algorithms.build('fedma', fedma_matching='bbp')
+  with pytest.raises(errors.InputError, match='widths'):
+    dataclasses.replace(bbp, mix=mix.anneal())
+  with pytest.raises(errors.InputError, match='within a pass'):
+    dataclasses.replace(algorithms.build('fedma'), gate=gate.accuracy_gap())
+  with pytest.raises(errors.InputError, match='fusion of its own'):
+    dataclasses.replace(
+      algorithms.build('fedma'), fuse=fuse.coordinate_median()
+    )
+  for flag, value in (('fusion', 'krum'), ('server_optimizer', 'adam')):
+    with pytest.raises(errors.InputError, match=f'^{flag}={value}: FedMA'):
+      algorithms.build('fedma', **{flag: value})
+  oneshot = algorithms.build('fedma', fedma_schedule='oneshot')
+  dataclasses.replace(oneshot, mix=mix.anneal(), gate=gate.accuracy_gap())

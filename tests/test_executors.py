@@ -9,7 +9,15 @@ import keras
 import numpy as np
 import pytest
 
-from safl_tf import algorithms, errors, executors, local, names, process
+from safl_tf import (
+  algorithms,
+  errors,
+  executors,
+  local,
+  local_update,
+  names,
+  process,
+)
 from safl_tf.data import client_data
 from safl_tf.executors import common, threads, vectorized
 from safl_tf.models import lenet5, light_vgg
@@ -313,7 +321,7 @@ def test_bytes_of_a_step_follow_the_batch():
   def measured(batch_size):
     config = local.LocalConfig(batch_size=batch_size)
     trainer = make('serial', None, lenet5.lenet5, images((28, 28, 1)))
-    update = local.LocalUpdate(
+    update = local_update.LocalUpdate(
       trainer.model, trainer.algorithm, config, *images_and_labels()
     )
     return vectorized.step_bytes(update, update.signature(3))

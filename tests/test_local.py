@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from safl_tf import algorithms, errors, flat_model, local, seeds
+from safl_tf import algorithms, errors, flat_model, local, local_update, seeds
 from safl_tf.executors import common
 from safl_tf.rules import gate
 from tests import tiny
@@ -37,11 +37,11 @@ class Device:
   def __init__(self, make, jit=False, algorithm=None, config=CONFIG, x=X, y=Y):
     self.config = config
     self.flat = flat_model.FlatModel(make, x[:2])
-    update = local.LocalUpdate(
+    update = local_update.LocalUpdate(
       self.flat, algorithm or algorithms.build_fed_avg(), config, x, y
     )
     self.update = common.CompiledRound(
-      update, local.Control(cut=not jit), update.signature(), jit
+      update, local_update.Control(cut=not jit), update.signature(), jit
     )
 
   def init(self, k=1):

@@ -110,6 +110,12 @@ class ClientData:
     parts = np.split(np.arange(len(y), dtype=np.int32), ends[:-1])
     return cls(x, y, parts, clients, arrays.num_classes(y, num_classes))
 
+  def pooled(self) -> 'ClientData':
+    """One device that holds what any of these does, each example once."""
+    return ClientData(
+      self.x, self.y, [np.unique(self._flat)], ['all'], self.num_classes
+    )
+
   @property
   def client_ids(self) -> list[str]:
     """The devices' names."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from safl_tf import local
+from safl_tf import local, local_update
 
 
 class Setting(NamedTuple):
@@ -33,7 +33,7 @@ class Setting(NamedTuple):
 
 
 class CompiledRound:
-  """`local.LocalUpdate` as one function: traced once, on its own device.
+  """`local_update.LocalUpdate` as one function: traced once, on its own device.
 
   Args:
     update: a device's round.
@@ -44,8 +44,8 @@ class CompiledRound:
 
   def __init__(
     self,
-    update: local.LocalUpdate,
-    control: local.Control,
+    update: local_update.LocalUpdate,
+    control: local_update.Control,
     signature: local.Task,
     jit_compile: bool,
   ):

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from safl_tf import local
+from safl_tf import local, local_update
 from safl_tf.executors import common
 
 
@@ -23,7 +23,7 @@ class Serial:
   """
 
   def __init__(
-    self, updates: Sequence[local.LocalUpdate], options: common.Setting
+    self, updates: Sequence[local_update.LocalUpdate], options: common.Setting
   ):
     self._update = updates[0]
     self._control = _StepByStep(options.jit_compile)
@@ -44,7 +44,7 @@ class Serial:
     return self._control.num_traces
 
 
-class _StepByStep(local.Control):
+class _StepByStep(local_update.Control):
   """Calls pieces one by one, in Python's own loop."""
 
   def __init__(self, jit_compile: bool):

@@ -7,7 +7,7 @@ interpreter lock while it computes, so threads run in parallel.
 import os
 from collections.abc import Callable, Iterator, Sequence
 
-from safl_tf import local
+from safl_tf import local, local_update
 from safl_tf.executors import common
 
 
@@ -22,12 +22,12 @@ class Threads:
 
   def __init__(
     self,
-    updates: Sequence[local.LocalUpdate],
+    updates: Sequence[local_update.LocalUpdate],
     options: common.Setting,
     workers: int | None = None,
   ):
     jit_compile = options.jit_compile
-    control = local.Control(cut=not jit_compile)
+    control = local_update.Control(cut=not jit_compile)
     self._rounds = [
       common.CompiledRound(update, control, update.signature(), jit_compile)
       for update in updates

@@ -15,7 +15,7 @@ import numpy as np
 import psutil
 import tensorflow as tf
 
-from safl_tf import local
+from safl_tf import local, local_update
 from safl_tf.executors import common
 
 # A stack may take this share of the device's memory, and no more devices than
@@ -34,7 +34,7 @@ class Vectorized:
   """
 
   def __init__(
-    self, updates: Sequence[local.LocalUpdate], options: common.Setting
+    self, updates: Sequence[local_update.LocalUpdate], options: common.Setting
   ):
     signature = updates[0].signature(options.max_steps)
     most = options.stack or fitting(
@@ -85,7 +85,7 @@ def _idle(task: local.Task) -> local.Task:
   return task._replace(plan=plan)
 
 
-class _Stacked(local.Control):
+class _Stacked(local_update.Control):
   """Maps pieces over the device axis.
 
   Args:
@@ -175,7 +175,7 @@ def balanced(cohort: int, places: int, most: int) -> int:
   return math.ceil(cohort / (places * turns))
 
 
-def step_bytes(update: local.LocalUpdate, signature: local.Task) -> int:
+def step_bytes(update: local_update.LocalUpdate, signature: local.Task) -> int:
   """An upper bound of what one device's step needs: every tensor in it."""
 
   def step(task: local.Task) -> local.Update:
@@ -194,7 +194,7 @@ def step_bytes(update: local.LocalUpdate, signature: local.Task) -> int:
   )
 
 
-class _OneStep(local.Control):
+class _OneStep(local_update.Control):
   """Every loop is its first step."""
 
   def loop(

@@ -39,6 +39,18 @@ def replace() -> Mix:
   return mix
 
 
+def keep() -> Mix:
+  """A device goes on with its own model: w = z (ε = 0 and p = 1 in SAFL)."""
+
+  def mix(
+    seed: tf.Tensor, t: tf.Tensor, z_bar: tf.Tensor, z: tf.Tensor
+  ) -> Mixed:
+    del seed, t, z_bar
+    return Mixed(w=z, p=tf.constant(1.0), kept_local=tf.constant(1.0))
+
+  return mix
+
+
 def anneal(
   epsilon: float = 0.3, temperature: float = 80.0, granularity: str = 'element'
 ) -> Mix:

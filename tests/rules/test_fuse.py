@@ -21,6 +21,19 @@ def test_fed_avg_vector():
   assert fused.memory == {}
 
 
+def test_fed_sgd_vector():
+  """F = mean ½(xw - y)², D₁ = {(1, 1)}, D₂ = 3·{(2, 0)}, w = 0.5, α = 0.1."""
+  w, rate = 0.5, 0.1
+  gradients = np.array([1 * (1 * w - 1), 2 * (2 * w - 0)])
+  np.testing.assert_array_equal(gradients, [-0.5, 2])
+  z = [np.array([w - rate * g]) for g in gradients]
+  z_bar = fuse.by_size().apply({}, updates(z, [1, 3]), None).z_bar
+  np.testing.assert_allclose(z_bar, 0.3625, rtol=1e-15)
+  np.testing.assert_allclose(
+    z_bar, w - rate * np.average(gradients, weights=[1, 3]), rtol=1e-15
+  )
+
+
 def test_weighted_mean_is_numpys():
   z, m = vectors(7), np.arange(1, 8)
   expected = np.average(np.stack(z).astype(np.float64), axis=0, weights=m)

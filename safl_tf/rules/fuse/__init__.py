@@ -9,6 +9,19 @@ from safl_tf.rules.fuse.base import (
   by_size,
   weighted_mean,
 )
+from safl_tf.rules.fuse.distance import (
+  inverse_distance,
+  inverse_distance_weights,
+)
+from safl_tf.rules.fuse.robust import (
+  coordinate_median,
+  geometric_median,
+  krum,
+  multi_krum,
+  trimmed_mean,
+)
+from safl_tf.rules.fuse.server import server_optimizer
+from safl_tf.rules.fuse.temporal import temporal, temporal_weights
 
 __all__ = [
   'Fuse',
@@ -17,5 +30,15 @@ __all__ = [
   'Memory',
   'Updates',
   'by_size',
+  'coordinate_median',
+  'geometric_median',
+  'inverse_distance',
+  'inverse_distance_weights',
+  'krum',
+  'multi_krum',
+  'server_optimizer',
+  'temporal',
+  'temporal_weights',
+  'trimmed_mean',
   'weighted_mean',
 ]

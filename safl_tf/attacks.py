@@ -1,0 +1,142 @@
+"""Devices that harm: with bad data, or with bad uploads.
+
+The paper's introduction names the threat: a device whose data are biased (one
+label only) spoils the average. The others are the usual ones that robust
+fusions are measured against. An attack acts on some devices, which a seed
+chooses; they stay the same for the whole run.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from safl_tf import algorithms, checks, errors, names, seeds
+from safl_tf.data import arrays, client_data
+
+DATA = ('one_label', 'label_flip')  # the others are on uploads
+
+
+@dataclasses.dataclass(frozen=True)
+class Attack:
+  """What some of the devices do.
+
+  Attributes:
+    kind: 'one_label': a hostile device holds as many examples as before, all
+      of one of its labels (the paper's second group of devices). 'label_flip':
+      its label c is C-1-c. 'sign_flip': it uploads w - λ·(z - w) in place of
+      its model z, where w is the global model, or what it started from if
+      there is none. 'scale': w + λ·(z - w). 'noise': z plus Gaussian noise of
+      standard deviation λ. 'nonfinite': its training fails; it uploads NaN.
+    fraction: the share of devices that are hostile, rounded to whole ones.
+    strength: λ.
+    seed: chooses the devices, and their data.
+  """
+
+  kind: str
+  fraction: float = 0.2
+  strength: float = 1.0
+  seed: int = 0
+
+  def __post_init__(self) -> None:
+    checks.choice('attack', self.kind, names.ATTACKS[1:])
+    checks.real('attack_fraction', self.fraction, 0, 1)
+    checks.real('attack_strength', self.strength, 0)
+    checks.integer('seed', self.seed, low=0)
+
+  @property
+  def on_uploads(self) -> bool:
+    """Whether it is uploads that are spoiled, not data."""
+    return self.kind not in DATA
+
+  def check(self, algorithm: algorithms.Algorithm) -> None:
+    """Refuses an attack on uploads where there are none of the kind."""
+    if self.on_uploads and not algorithm.communicates:
+      raise errors.InputError(
+        'attack',
+        self.kind,
+        'nothing is uploaded in this algorithm; it can be attacked by '
+        f'{" or ".join(DATA)}',
+      )
+
+  def devices(self, n: int) -> np.ndarray:
+    """The hostile ones among n devices, sorted."""
+    rng = seeds.generator(self.seed, seeds.Role.ATTACK)
+    count = round(self.fraction * n)
+    return np.sort(rng.choice(n, count, replace=False, shuffle=False))
+
+  def poison(self, clients: client_data.ClientData) -> client_data.ClientData:
+    """The data with what hostile devices hold instead."""
+    if self.on_uploads:
+      return clients
+    hostile = self.devices(clients.num_devices).tolist()
+    change = _one_label if self.kind == 'one_label' else _flipped
+    return change(clients, hostile, self._generator)
+
+  def spoil(
+    self, t: int, k: int, z: np.ndarray, start: np.ndarray
+  ) -> np.ndarray:
+    """What hostile device k uploads in round t.
+
+    Args:
+      t: the round.
+      k: the device.
+      z: the model it trained.
+      start: the global model, or what the device started from.
+    """
+    if self.kind == 'nonfinite':
+      return np.full_like(z, np.nan)
+    if self.kind == 'noise':
+      noise = self._generator(t, k).normal(0, self.strength, z.shape)
+      return (z + noise).astype(z.dtype)
+    sign = -1 if self.kind == 'sign_flip' else 1
+    return (start + sign * self.strength * (z - start)).astype(z.dtype)
+
+  def _generator(self, *indices: int) -> np.random.Generator:
+    return seeds.generator(self.seed, seeds.Role.ATTACK, *indices)
+
+
+Generator = Callable[..., np.random.Generator]
+
+
+def _one_label(
+  clients: client_data.ClientData, hostile: list[int], generator: Generator
+) -> client_data.ClientData:
+  """Hostile devices get examples of one of their labels, from all data."""
+  parts = [clients.indices(k) for k in range(clients.num_devices)]
+  for k in hostile:
+    rng = generator(k)
+    label = rng.choice(np.unique(clients.y[parts[k]]))
+    pool = np.flatnonzero(clients.y == label)
+    m = len(parts[k])
+    parts[k] = rng.choice(pool, m, replace=m > len(pool))
+  return client_data.ClientData(
+    clients.x, clients.y, parts, clients.client_ids, clients.num_classes
+  )
+
+
+def _flipped(
+  clients: client_data.ClientData, hostile: list[int], generator: Generator
+) -> client_data.ClientData:
+  """Hostile devices get copies of their examples, labelled C-1-c."""
+  del generator
+  parts = [clients.indices(k) for k in range(clients.num_devices)]
+  if not hostile:
+    return clients
+  rows = np.concatenate([parts[k] for k in hostile])
+  start = len(clients.y)
+  for k in hostile:
+    parts[k] = np.arange(start, start + len(parts[k]))
+    start += len(parts[k])
+
+  def extended(leaf: Any) -> np.ndarray:
+    return np.concatenate([leaf, leaf[rows]])
+
+  return client_data.ClientData(
+    arrays.map_leaves(extended, clients.x),
+    np.concatenate([clients.y, clients.num_classes - 1 - clients.y[rows]]),
+    parts,
+    clients.client_ids,
+    clients.num_classes,
+  )

@@ -1,0 +1,117 @@
+"""Trains devices' models of one architecture, many at a time."""
+
+from collections.abc import Callable, Sequence
+
+import keras
+import tensorflow as tf
+
+from safl_tf import (
+  algorithms,
+  devices,
+  errors,
+  executors,
+  flat_model,
+  local,
+  local_update,
+)
+from safl_tf.data import client_data
+from safl_tf.models import lowering
+
+
+class DeviceTrainer:
+  """A model, and how it is trained on the devices of a round.
+
+  Attributes:
+    model: the Keras model as functions of a vector.
+    device: the TensorFlow device; the first of several.
+    jit_compile: whether XLA compiles training.
+
+  Args:
+    model: a function that returns a new Keras model, or a Keras model.
+    clients: the devices' data.
+    algorithm: whose rules are used on the devices.
+    config: how a device trains.
+    executor: a name of `names.EXECUTORS`.
+    jit_compile: 'auto', 'true' or 'false'.
+    device: 'auto', 'cpu', 'gpu' or one such as 'gpu:1'.
+    stack: how many devices 'vectorized' stacks; by memory if None.
+  """
+
+  def __init__(
+    self,
+    model: keras.Model | flat_model.ModelFn,
+    clients: client_data.ClientData,
+    algorithm: algorithms.Algorithm,
+    config: local.LocalConfig,
+    executor: str = 'auto',
+    jit_compile: str = 'auto',
+    device: str = 'auto',
+    stack: int | None = None,
+  ):
+    places = devices.find(device)
+    self.device = places[0]
+    on_gpu = 'GPU' in self.device
+    executor = executors.resolve(executor, on_gpu)
+    cohort = algorithm.select(0, 1, clients.num_devices)
+    with tf.device(self.device):
+      self.model = _flat_model(model, clients)
+      lowered = lowering.lower(
+        self.model.template, jit_compile, on_gpu, executor == 'vectorized'
+      )
+    self.model.lower(lowered.model)
+    self.jit_compile = lowered.jit_compile
+    self.max_steps = int(config.steps(clients.sizes.max()))
+    updates = [
+      local_update.LocalUpdate(
+        self.model, algorithm, config, clients.x, clients.y, place
+      )
+      for place in places
+    ]
+    setting = executors.Setting(
+      jit_compile=lowered.jit_compile,
+      per_example=lowered.per_example,
+      max_steps=self.max_steps,
+      cohort=len(cohort),
+      on_gpu=on_gpu,
+      stack=stack,
+    )
+    self._executor = executors.EXECUTORS[executor](updates, setting)
+
+  def __call__(
+    self, make_task: Callable[[int], local.Task], ids: Sequence[int]
+  ) -> list[local.Update]:
+    """The devices' rounds, in the order of ids."""
+    return list(self._executor(make_task, ids))
+
+  @property
+  def num_traces(self) -> int:
+    """How often a device's round, or a piece of it, was traced."""
+    return self._executor.num_traces
+
+
+def _flat_model(
+  model: keras.Model | flat_model.ModelFn, clients: client_data.ClientData
+) -> flat_model.FlatModel:
+  """The model, checked to take the data and to fit the labels."""
+  example = tf.nest.map_structure(lambda a: a[:2], clients.x)
+  try:
+    flat = flat_model.FlatModel(model, example)
+    outputs = flat.template(example)
+  except errors.InputError:
+    raise
+  except Exception as error:
+    shapes = tf.nest.map_structure(lambda a: tuple(a.shape[1:]), example)
+    raise errors.InputError(
+      'model',
+      getattr(model, 'name', getattr(model, '__name__', 'given')),
+      f'does not take inputs of shape {shapes} ({errors.reason(error)})',
+    ) from error
+  shape = getattr(outputs, 'shape', None)
+  if shape is None or len(shape) != 2 or shape[1] < clients.num_classes:
+    raise errors.InputError(
+      'model',
+      flat.template.name,
+      f'its outputs have shape {shape}, but {clients.num_classes} classes need'
+      f' (batch, {clients.num_classes})',
+    )
+  return flat

@@ -1,0 +1,322 @@
+"""One device's round: mix, train E epochs, decide whether to upload.
+
+Everything here is about a single device, in pieces that are pure functions; an
+executor compiles them, runs their loops and adds the device axis.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from safl_tf import algorithms, flat_model, local, losses, optimizers
+from safl_tf.rules import mix
+
+
+class Training(NamedTuple):
+  """Where a device's training stands.
+
+  Attributes:
+    parts: the model's tensors.
+    slots: the optimizer's.
+    loss: summed over the examples trained on so far.
+  """
+
+  parts: flat_model.Parts
+  slots: list[tf.Tensor]
+  loss: tf.Tensor
+
+
+class Held(NamedTuple):
+  """What holds a device's training back.
+
+  Attributes:
+    anchor: the tensors of z̄ that training is pulled to, if it is.
+    strength: of the pull: μ, or zero without a global model.
+    frozen: how many of the trained tensors stay as they are.
+  """
+
+  anchor: list[tf.Tensor]
+  strength: tf.Tensor
+  frozen: tf.Tensor
+
+
+class Control:
+  """How the pieces of a round are run: here, as a graph for one device.
+
+  Args:
+    cut: whether a short batch has the size it has, or is filled up to B with
+      examples of weight zero, as fixed shapes need.
+  """
+
+  def __init__(self, cut: bool):
+    self._cut = cut
+
+  def call(self, piece: Callable[..., Any], *args: Any) -> Any:
+    """Runs piece(*args)."""
+    return piece(*args)
+
+  def loop(
+    self,
+    num_steps: tf.Tensor,
+    piece: Callable[..., Any],
+    carry: Any,
+    plan: local.BatchPlan,
+    *args: Any,
+  ) -> Any:
+    """Runs carry = piece(cut, i, carry, plan, *args) for i < num_steps."""
+
+    def body(i: tf.Tensor, carry: Any) -> tuple[tf.Tensor, Any]:
+      return i + 1, piece(self._cut, i, carry, plan, *args)
+
+    _, carry = tf.while_loop(
+      lambda i, _: i < num_steps, body, (0, carry), parallel_iterations=1
+    )
+    return carry
+
+
+class LocalUpdate:
+  """A device's whole round, Task -> Update.
+
+  Args:
+    model: the Keras model as functions of a vector.
+    algorithm: whose `mix` and `gate` are used.
+    config: how to train.
+    x: all inputs, one array or a structure of them; held once.
+    y: all labels.
+    device: the TensorFlow device to compute on, which holds x and y.
+  """
+
+  def __init__(
+    self,
+    model: flat_model.FlatModel,
+    algorithm: algorithms.Algorithm,
+    config: local.LocalConfig,
+    x: Any,
+    y: Any,
+    device: str = '/CPU:0',
+  ):
+    self._model = model
+    self._algorithm = algorithm
+    self._config = config
+    self.device = device
+    with tf.device(device):
+      self._x = tf.nest.map_structure(tf.convert_to_tensor, x)
+      self._y = tf.convert_to_tensor(y, tf.int32)
+    self._loss = losses.get(config.loss, model.from_logits)
+    self._optimizer = optimizers.PureOptimizer(
+      optimizers.get(config.optimizer, config.learning_rate),
+      model.template.trainable_variables,
+    )
+    # Half-precision gradients of small losses would vanish.
+    half = model.template.dtype_policy.compute_dtype == 'float16'
+    self._loss_scale = 1024.0 if half else 1.0
+
+  def signature(self, max_steps: int | None = None) -> local.Task:
+    """What a task is made of; devices of all sizes share it.
+
+    Args:
+      max_steps: the number of rows of batch plans, if it is known.
+    """
+    vector = tf.TensorSpec([self._model.size], self._model.dtype)
+    return local.Task(
+      z_bar=vector,
+      has_global=tf.TensorSpec([], tf.bool),
+      z=vector,
+      seeds=tf.TensorSpec([3, 2], tf.int32),
+      clock=tf.TensorSpec([], tf.float32),
+      plan=local.BatchPlan(
+        examples=tf.TensorSpec([max_steps, self._config.batch_size], tf.int32),
+        counts=tf.TensorSpec([max_steps], tf.int32),
+        num_steps=tf.TensorSpec([], tf.int32),
+      ),
+      frozen=tf.TensorSpec([], tf.int32),
+    )
+
+  def __call__(self, task: local.Task, control: Control) -> local.Update:
+    """What a device of S_t does in Algorithms 1 and 2."""
+    call, loop, plan = control.call, control.loop, task.plan
+    mixed, training = call(self._begin, task)
+    if self._algorithm.one_step:
+      training = loop(plan.num_steps, self._accumulate, training, plan)
+      training = call(self._descend, task, training)
+    elif self._algorithm.freezes or self._config.proximal_mu:
+      held = call(self._hold, task)
+      training = loop(plan.num_steps, self._step, training, plan, held)
+    else:
+      training = loop(plan.num_steps, self._step, training, plan)
+    if not self._algorithm.gate.needs_accuracy:
+      return call(self._end, task, mixed, training)
+    z_bar, correct = call(self._begin_count, task)
+    epoch = plan.num_steps // self._config.local_epochs
+    correct = loop(epoch, self._count, correct, plan, z_bar, training.parts)
+    return call(self._end, task, mixed, training, correct)
+
+  def _begin(self, task: local.Task) -> tuple[mix.Mixed, Training]:
+    """Mixes; without a global model a device starts from its own."""
+    mixed = self._algorithm.mix(task.seeds[0], task.clock, task.z_bar, task.z)
+    mixed = mix.Mixed(
+      w=tf.where(task.has_global, mixed.w, task.z),
+      p=mixed.p,
+      kept_local=tf.where(task.has_global, mixed.kept_local, 1.0),
+    )
+    parts = self._model.unflatten(mixed.w, task.seeds[2])
+    if self._algorithm.one_step:  # they hold the gradient's sum
+      slots = [tf.zeros_like(value) for value in parts.trainable]
+    else:
+      slots = [tf.identity(slot) for slot in self._optimizer.initial]
+    return mixed, Training(parts, slots, tf.constant(0.0))
+
+  def _hold(self, task: local.Task) -> Held:
+    """What holds training back in this round."""
+    anchor = []
+    if self._config.proximal_mu:
+      anchor = self._model.unflatten(task.z_bar, task.seeds[2]).trainable
+    mu = tf.constant(self._config.proximal_mu, tf.float32)
+    strength = tf.where(task.has_global, mu, 0.0)
+    return Held(anchor, strength, task.frozen)
+
+  def _step(
+    self,
+    cut: bool,
+    i: tf.Tensor,
+    training: Training,
+    plan: local.BatchPlan,
+    held: Held | None = None,
+  ) -> Training:
+    """Equation (2) for the i-th batch, with the optimizer's step."""
+    summed = self._config.loss_reduction == 'sum'
+    gradients, parts, total, count = self._gradients(
+      cut, i, training.parts, plan, summed
+    )
+    old = parts.trainable
+    if held is not None and held.anchor:
+      pull = held.strength * count if summed else held.strength
+      gradients = [
+        g + tf.cast(pull, g.dtype) * (w - a)
+        for g, w, a in zip(gradients, old, held.anchor, strict=True)
+      ]
+    slots, trainable = self._optimizer.apply(training.slots, gradients, old)
+    if held is not None:
+      trainable = [
+        tf.where(n < held.frozen, before, after)
+        for n, (before, after) in enumerate(zip(old, trainable, strict=True))
+      ]
+    parts = flat_model.Parts(trainable, parts.non_trainable)
+    return Training(parts, slots, training.loss + total)
+
+  def _accumulate(
+    self, cut: bool, i: tf.Tensor, training: Training, plan: local.BatchPlan
+  ) -> Training:
+    """Adds the i-th batch's part to the gradient over all of the data."""
+    gradients, parts, total, _ = self._gradients(
+      cut, i, training.parts, plan, summed=True
+    )
+    sums = [a + g for a, g in zip(training.slots, gradients, strict=True)]
+    return Training(parts, sums, training.loss + total)
+
+  def _descend(self, task: local.Task, training: Training) -> Training:
+    """FedSGD's step: w - α·g, with g of the mean loss over all of the data."""
+    m = tf.cast(tf.reduce_sum(task.plan.counts), tf.float32)
+    gradients = [g / tf.cast(m, g.dtype) for g in training.slots]
+    slots = [tf.identity(slot) for slot in self._optimizer.initial]
+    _, trainable = self._optimizer.apply(
+      slots, gradients, training.parts.trainable
+    )
+    parts = flat_model.Parts(trainable, training.parts.non_trainable)
+    return training._replace(parts=parts)
+
+  def _gradients(
+    self,
+    cut: bool,
+    i: tf.Tensor,
+    parts: flat_model.Parts,
+    plan: local.BatchPlan,
+    summed: bool,
+  ) -> tuple[list[tf.Tensor], flat_model.Parts, tf.Tensor, tf.Tensor]:
+    """Of the i-th batch: gradients, new statistics, total loss, examples."""
+    inputs, labels, weights = self._batch(cut, i, plan)
+    with tf.GradientTape() as tape:
+      tape.watch(parts.trainable)
+      outputs, extra, non_trainable = self._model.apply(
+        parts, inputs, training=True
+      )
+      total = tf.reduce_sum(self._loss(labels, outputs) * weights)
+      count = tf.reduce_sum(weights)
+      objective = total + extra * count if summed else total / count + extra
+      objective *= self._loss_scale
+    gradients = tape.gradient(
+      objective,
+      parts.trainable,
+      unconnected_gradients=tf.UnconnectedGradients.ZERO,
+    )
+    if self._loss_scale != 1:
+      gradients = [g / self._loss_scale for g in gradients]
+    new = flat_model.Parts(parts.trainable, non_trainable)
+    return gradients, new, total, count
+
+  def _begin_count(
+    self, task: local.Task
+  ) -> tuple[flat_model.Parts, tf.Tensor]:
+    """The global model's tensors, and none counted yet."""
+    return self._model.unflatten(task.z_bar, task.seeds[2]), tf.zeros([2])
+
+  def _count(
+    self,
+    cut: bool,
+    i: tf.Tensor,
+    correct: tf.Tensor,
+    plan: local.BatchPlan,
+    *models: flat_model.Parts,
+  ) -> tf.Tensor:
+    """Adds how many of the i-th batch each model gets right."""
+    inputs, labels, weights = self._batch(cut, i, plan)
+    found = []
+    for parts in models:
+      outputs, _, _ = self._model.apply(parts, inputs, training=False)
+      right = tf.argmax(outputs, axis=1, output_type=tf.int32) == labels
+      found.append(tf.reduce_sum(tf.cast(right, tf.float32) * weights))
+    return correct + tf.stack(found)
+
+  def _end(
+    self,
+    task: local.Task,
+    mixed: mix.Mixed,
+    training: Training,
+    correct: tf.Tensor | None = None,
+  ) -> local.Update:
+    """The trained model, and whether it is sent."""
+    seen = tf.reduce_sum(task.plan.counts)
+    h_global = h_local = tf.constant(1.0)
+    if correct is not None:  # h, on the device's own data
+      m = tf.cast(seen // self._config.local_epochs, tf.float32)
+      h_global, h_local = tf.unstack(correct / m)
+    decision = self._algorithm.gate.decide(
+      task.seeds[1], task.clock, h_global, h_local
+    )
+    z = self._model.flatten(training.parts)
+    return local.Update(
+      z=z,
+      finite=tf.reduce_all(tf.math.is_finite(z)),
+      sent=decision.sent | ~task.has_global,
+      q=tf.where(task.has_global, decision.q, 1.0),
+      delta=tf.where(task.has_global, decision.delta, 0.0),
+      p=mixed.p,
+      kept_local=mixed.kept_local,
+      train_loss=training.loss / tf.cast(seen, tf.float32),
+    )
+
+  def _batch(
+    self, cut: bool, i: tf.Tensor, plan: local.BatchPlan
+  ) -> tuple[Any, tf.Tensor, tf.Tensor]:
+    """Inputs, labels and weights of the i-th batch."""
+    # Not plan.counts[i]: XLA would compile a step anew for every i.
+    examples, count = tf.gather(plan.examples, i), tf.gather(plan.counts, i)
+    if cut:
+      examples = examples[:count]
+      weights = tf.ones([count], tf.float32)
+    else:
+      real = tf.range(self._config.batch_size) < count
+      weights = tf.cast(real, tf.float32)
+    inputs = tf.nest.map_structure(lambda a: tf.gather(a, examples), self._x)
+    return inputs, tf.gather(self._y, examples), weights
