@@ -21,16 +21,18 @@ _PROBE_SECONDS = 5
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dataset:
-  """Images to classify.
+  """Examples to classify: images, or arrays that are looked at like images.
 
   Attributes:
-    name: one of `names.DATASETS`.
-    x_train: uint8 [N, height, width, channels].
+    name: what it was asked for by.
+    x_train: [N, height, width, channels]; uint8 pixels, or floats as they are.
     y_train: int32 [N], labels in 0..num_classes-1.
-    x_test: uint8 [M, height, width, channels].
+    x_test: [M, height, width, channels].
     y_test: int32 [M].
     num_classes: the number of labels.
     class_names: what each label stands for.
+    client: who each training example comes from [N], such as a speaker, where
+      that is known.
   """
 
   name: str
@@ -40,6 +42,7 @@ class Dataset:
   y_test: np.ndarray
   num_classes: int
   class_names: tuple[str, ...]
+  client: np.ndarray | None = None
 
   @property
   def input_shape(self) -> tuple[int, ...]:
