@@ -284,6 +284,10 @@ def test_geometric_median_stops():
     )
   ]
   assert misses[0] > misses[1] > 1e-6
+  # Every pull is at most r, so that a tolerance of 1 is met at once.
+  np.testing.assert_array_equal(
+    fused(fuse.geometric_median(1000, 1), z), fused(fuse.geometric_median(1), z)
+  )
   assert misses[2] > misses[3] > 0
 
 

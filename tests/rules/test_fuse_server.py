@@ -235,6 +235,22 @@ def test_memory_is_a_value(optimizer):
 
 
 @every_optimizer
+def test_what_the_inner_fusion_keeps_is_its_own(optimizer):
+  """Here it keeps its last result, the very array that it returns."""
+
+  def apply(memory, update, z_bar):
+    del memory, z_bar
+    mean = fuse.weighted_mean(update.m, update.z)
+    return fuse.Fused(mean, {'last': mean})
+
+  received = list(rounds())
+  rule = fuse.server_optimizer(fuse.Fuse(apply), optimizer, 0.3)
+  for update, (_, memory) in zip(received, run(rule, received), strict=True):
+    expected = fuse.weighted_mean(update.m, update.z)
+    np.testing.assert_array_equal(memory['inner/last'], expected)
+
+
+@every_optimizer
 def test_goes_on_from_saved_memory(optimizer):
   received = list(rounds(6))
   rule = fuse.server_optimizer(fuse.temporal(), optimizer, 0.3)

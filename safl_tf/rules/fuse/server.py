@@ -44,7 +44,8 @@ def server_optimizer(
     inner: the fusion whose result is stepped towards; `by_size()` by default.
     optimizer: 'sgd', 'momentum', 'adagrad', 'adam' or 'yogi'.
     learning_rate: lr; by default 1 for sgd and momentum, 0.01 for the others.
-    beta_1: β₁ in [0, 1). The paper's experiments have 0 for adagrad.
+    beta_1: β₁ in [0, 1). What the inner fusion leaves as it is for a round, m
+      goes on moving, unless β₁ is 0.
     beta_2: β₂ in [0, 1).
     tau: τ, how adaptive steps are: the larger, the less.
   """
@@ -94,7 +95,7 @@ def server_optimizer(
   ) -> base.Fused:
     own, inners = _split(memory)
     fused, inners = inner.apply(inners, updates, z_bar)
-    # There, x + (y - x) may not be y.
+    # Rounding could make x + (y - x) something else than y.
     is_inner = optimizer == 'sgd' and learning_rate == 1
     if z_bar is not None and not is_inner:
       trained = slice(int(own['trainable_size']))
