@@ -1,4 +1,4 @@
-"""A run's pictures.
+"""A run's pictures, and curves that compare runs.
 
 Each function writes a PNG file and returns the matplotlib Figure. A history is
 the run's rows of metrics, as in `records`; rounds without a value are skipped.
@@ -8,7 +8,7 @@ import contextlib
 import io
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,6 +43,54 @@ _ANNOTATED = 30  # up to so many devices, the cells show their counts
 _NAMED = 40  # up to so many labels, each has its name
 _SHOWN = 1000  # so many devices are drawn at most, evenly spaced
 _BARS = 60  # up to so many rounds, bars have gaps between them
+
+# Compared curves take turns with both, so that 28 look different: Okabe and
+# Ito's colours but for yellow, some a little darker; lengths of dashes and gaps
+# by the width of the line.
+COLORS = (
+  '#0072B2',
+  '#D55E00',
+  '#009E73',
+  '#C0629B',
+  '#222222',
+  '#3FA0DA',
+  '#D89000',
+)
+DASHES: tuple[tuple[float, ...], ...] = ((), (4, 2), (1, 1.5), (5, 1.5, 1, 1.5))
+
+
+class Curve(NamedTuple):
+  """One of several curves; all lists are equally long.
+
+  Attributes:
+    name: for the legend.
+    x: of the points.
+    y: of the points.
+    spread: how far a band reaches above and below each; empty for no band.
+  """
+
+  name: str
+  x: Sequence[float]
+  y: Sequence[float]
+  spread: Sequence[float] = ()
+
+
+class Chart(NamedTuple):
+  """Curves to be compared, and what their axes mean.
+
+  Attributes:
+    title: what is shown.
+    x_label: of the axis.
+    y_label: of the axis.
+    curves: a curve's place here is its look in every chart.
+    most: no value can be larger, if there is such a bound; none is negative.
+  """
+
+  title: str
+  x_label: str
+  y_label: str
+  curves: Sequence[Curve]
+  most: float | None = None
 
 
 def accuracy(history: History, path: Path, title: str) -> Any:
@@ -127,6 +175,9 @@ def partition(
     figure.set_size_inches(width, height)
     heat, sizes = figure.subplots(1, 2, width_ratios=(width - 3, 1.8))
     image = _heat_map(heat, label_counts[shown], class_names, n)
+    for text in heat.texts:
+      if text.get_text() == '0':
+        text.set_color(_GREY)  # where there are examples is what matters
     note = f' ({_SHOWN:,} of {n:,} drawn)' if n > _SHOWN else ''
     heat.set(title=title, xlabel='label', ylabel=f'device{note}')
     m, edges = label_counts[shown].sum(1), np.linspace(0, n, shown.size + 1)
@@ -139,6 +190,32 @@ def partition(
     bar = figure.colorbar(image, ax=sizes, ticks=_whole_numbers(6), **style)
     bar.set_label('examples of a label')
     bar.outline.set_visible(False)
+  return figure
+
+
+def chart(drawn: Chart, path: Path) -> Any:
+  """Curves with their bands, and a legend below."""
+  with _picture(path) as figure:
+    figure.set_size_inches(7, 4.2 + 0.22 * (len(drawn.curves) // 4))
+    axes = figure.subplots()
+    for i, curve in enumerate(drawn.curves):
+      color, dashes = COLORS[i % len(COLORS)], DASHES[i % len(DASHES)]
+      x, y = np.array(curve.x), np.array(curve.y)
+      style = (0, dashes) if dashes else '-'
+      marker = 'o' if x.size == 1 else ''
+      label = curve.name if x.size else f'{curve.name} (no values)'
+      axes.plot(x, y, color=color, linestyle=style, marker=marker, label=label)
+      if curve.spread:
+        low, high = y - curve.spread, y + curve.spread
+        axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
+    axes.set(title=drawn.title, xlabel=drawn.x_label, ylabel=drawn.y_label)
+    low, high = axes.get_ylim()
+    most = high if drawn.most is None else 1.01 * drawn.most
+    axes.set_ylim(max(low, 0), min(high, most))
+    if all(float(x).is_integer() for c in drawn.curves for x in c.x):
+      axes.xaxis.set_major_locator(_whole_numbers(10))
+    columns = min(4, max(1, len(drawn.curves)))
+    figure.legend(loc='outside lower center', ncols=columns, handlelength=3.5)
   return figure
 
 

@@ -1,0 +1,192 @@
+"""safl-compare: see `binaries.compare_flags`."""
+
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from absl import logging
+
+from binaries import common, compare_flags, train
+
+if TYPE_CHECKING:
+  from safl_tf import comparison
+
+_NOTES = (
+  'Accuracies are on the test data; at a round it is the last evaluation up to '
+  'there. ± is the sample standard deviation over seeds. Rounds and megabytes '
+  'until the target are means over the seeds that reached it. A megabyte is '
+  '1,000,000 bytes. Seconds are those in rounds, compilation included.'
+)
+_PLACES = {'output_dir'}  # no setting: results are the same elsewhere
+
+
+def main() -> None:
+  """Flags -> runs that aren't there yet -> one table and one page."""
+  plan = compare_flags.plan()
+  _check_folders(plan)
+  left = [run for run in plan.runs if not _is_complete(plan.values(*run))]
+  failures, table = [], ''
+  for failure in _train_all(plan, left):
+    failures += [failure] if failure else []
+    table = _write(plan)
+  print(table or _write(plan))
+  print(f'page  {plan.path / "comparison.html"}')
+  if failures:
+    raise common.ExitError('; '.join(failures))
+
+
+def _check_folders(plan: compare_flags.Plan) -> None:
+  """Refuses a folder that isn't a comparison's, or was made by other flags."""
+  from safl_tf import errors, records
+
+  if records.read_hparams(plan.path) is not None:
+    raise errors.InputError(
+      'experiment', plan.path, 'is the folder of a run; choose another name'
+    )
+  for run in plan.runs:
+    train.folder_of(plan.values(*run)).check()
+  for path in sorted(plan.path.glob('*_seed*')):
+    hparams = records.read_hparams(path) or {'flags': {}}
+    run = (hparams['flags'].get('algorithm'), hparams['flags'].get('seed'))
+    if run not in plan.runs and None not in run:
+      values = plan.values(*run)
+      del values['rounds']  # of runs that aren't asked for there may be more
+      train.folder_of(values).check()
+
+
+def _history(values: dict[str, Any]) -> list[dict[str, Any]] | None:
+  """The rows of a run that has done all its rounds, else None."""
+  from safl_tf import checkpoints, errors, records
+
+  path = _path(values)
+  done = max(checkpoints.Checkpoints(path / 'checkpoints').rounds(), default=0)
+  try:
+    history = records.read_csv(path / 'metrics.csv')
+  except (OSError, errors.InputError):
+    return None
+  if not history or history[-1]['round'] != done:
+    return None
+  accuracies = [row['test_accuracy'] for row in history]
+  stop = values['stop_at_accuracy']
+  stopped = stop is not None and any(
+    a is not None and a >= stop for a in accuracies
+  )
+  return history if stopped or done >= values['rounds'] else None
+
+
+def _is_complete(values: dict[str, Any]) -> bool:
+  """Whether nothing is left to do for a run; if in doubt, there is.
+
+  What is done already is not repeated by `train.train`.
+  """
+  path = _path(values)
+  if _history(values) is None or values['device_table']:
+    return False
+  last = path / 'plots' / 'partition.png'
+  drawn = last.exists() and (
+    last.stat().st_mtime >= (path / 'metrics.csv').stat().st_mtime
+  )
+  return drawn and values['export'] == 'none'
+
+
+def _path(values: dict[str, Any]) -> pathlib.Path:
+  return train.folder_of(values).path
+
+
+def _train_all(
+  plan: compare_flags.Plan, left: Sequence[tuple[str, int]]
+) -> Iterator[str | None]:
+  """Trains what is left; after each run, what went wrong with its export."""
+  if not left:
+    logging.info('all %d runs were finished already', len(plan.runs))
+    return
+  common.start_tensorflow()
+  import keras
+
+  from binaries import building
+  from safl_tf import files
+
+  # One run of each algorithm is built, so that what doesn't fit the model or
+  # the data is told before anything is written. No data depend on the seed.
+  dataset = None
+  for run in dict(left).items():
+    _, dataset = building.process_and_data(plan.values(*run), dataset)
+  with files.run_lock(plan.path):
+    for number, run in enumerate(plan.runs, start=1):
+      if run in left:
+        logging.info('run %d of %d: %s, seed %d', number, len(plan.runs), *run)
+        keras.backend.clear_session()  # layers get the names they have alone
+        values = plan.values(*run)
+        built = building.process_and_data(values, dataset)
+        yield train.train(values, train.folder_of(values), *built)[1]
+
+
+def _write(plan: compare_flags.Plan) -> str:
+  """Writes all files of a comparison; returns the table as Markdown."""
+  from safl_tf import comparison, files, pages, plots
+
+  runs = _finished(plan)
+  rows = comparison.run_rows(runs, plan.at_rounds, plan.target)
+  averaged = comparison.algorithm_rows(rows)
+  lines = comparison.table(averaged)
+  table = comparison.to_markdown(lines)
+  charts = comparison.charts(runs)
+  title, about = plan.path.name, _about(plan, len(runs))
+  settings = {k: plan.common[k] for k in sorted(plan.common.keys() - _PLACES)}
+  parts = [
+    *map(pages.paragraph, about),
+    pages.table(lines, keys=True),
+    pages.note(_NOTES),
+    pages.charts(map(pages.line_chart, charts.values())),
+    pages.settings('All settings', settings),
+  ]
+  intro = '\n\n'.join([f'# {title}', *about])
+  for name, text in {
+    'runs.csv': comparison.to_csv(rows),
+    'comparison.csv': comparison.to_csv(averaged),
+    'comparison.md': f'{intro}\n\n{table}\n{_NOTES}\n',
+    'comparison.html': pages.page(title, parts),
+  }.items():
+    files.write_text(plan.path / name, text)
+  (plan.path / 'plots').mkdir(exist_ok=True)
+  for name, chart in charts.items():
+    plots.chart(chart, plan.path / 'plots' / f'{name}.png')
+  return table
+
+
+def _finished(plan: compare_flags.Plan) -> list['comparison.Run']:
+  """The runs that can be compared, by algorithm and seed as in the flags."""
+  from safl_tf import comparison
+
+  runs = [(name, seed) for name in plan.algorithms for seed in plan.seeds]
+  histories = [_history(plan.values(*run)) for run in runs]
+  return [
+    comparison.Run(*run, history)
+    for run, history in zip(runs, histories, strict=True)
+    if history is not None
+  ]
+
+
+def _about(plan: compare_flags.Plan, finished: int) -> list[str]:
+  """What was run and what of it is there, in a sentence or two."""
+  values, seeds = plan.common, ', '.join(map(str, plan.seeds))
+  devices = values['num_devices']
+  told = [
+    f'{pathlib.Path(values["model"]).stem} on {values["dataset"]}',
+    *([] if devices is None else [f'{devices} devices']),
+    f'{values["rounds"]} rounds',
+    f'seeds {seeds}' if len(plan.seeds) > 1 else f'seed {seeds}',
+  ]
+  about = f'{", ".join(told)}.'
+  if finished == len(plan.runs):
+    return [about]
+  return [about, f'So far, {finished} of {len(plan.runs)} runs are finished.']
+
+
+def cli() -> None:
+  """The console script."""
+  common.run('safl-compare', compare_flags, main)
+
+
+if __name__ == '__main__':
+  cli()
