@@ -54,7 +54,7 @@ LIGHT = [
   (
     'train',
     '--algorithm=sfal',
-    '--algorithm=sfal: did you mean safl ... must be one of fedavg, safl, ',
+    '--algorithm=sfal: did you mean safl ... must be one of centralized, ',
   ),
   (
     'train',
