@@ -76,7 +76,7 @@ FORBIDDEN = {
   ),
   'safl_tf.data': (
     *RUNNING,
-    *KEEPING,
+    *(module for module in KEEPING if module != 'safl_tf.files'),
     'safl_tf.local',
     'safl_tf.models',
     'safl_tf.rules',
