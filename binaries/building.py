@@ -1,35 +1,36 @@
 """Flag values -> the objects they describe."""
 
 import functools
+import json
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from binaries import common
+from binaries import common, partitioning
 from safl_tf import (
   algorithms,
   attacks,
   checks,
   errors,
+  export,
   flat_model,
   local,
   process,
   run_folder,
 )
-from safl_tf.data import client_data, partition, sources
+from safl_tf.data import datasets, own_forms, sources
 from safl_tf.models import lenet5, light_vgg
 
 _MODELS = {'lenet5': lenet5.lenet5, 'light_vgg': light_vgg.light_vgg}
-_PARTITIONS = {'labels': partition.by_labels, 'iid': partition.iid}
 
 
 def process_and_data(
-  values: dict[str, Any], dataset: sources.Dataset | None = None
-) -> tuple[process.FederatedProcess, sources.Dataset]:
+  values: dict[str, Any], dataset: datasets.Dataset | None = None
+) -> tuple[process.FederatedProcess, datasets.Dataset]:
   """The process that `safl-train`'s flags describe, and its data set.
 
   Args:
@@ -39,14 +40,8 @@ def process_and_data(
   algorithm = algorithms.build(values['algorithm'], **values)
   config = _from_fields(local.LocalConfig, values)
   if dataset is None:
-    with common.only_errors():
-      dataset = sources.load(values['dataset'], values['data_dir'])
-  clients = client_data.ClientData.from_arrays(
-    dataset.x_train,
-    dataset.y_train,
-    _from_fields(_PARTITIONS[values['partition']], values),
-    num_classes=dataset.num_classes,
-  )
+    dataset = load_data(values)
+  clients, _ = partitioning.clients(values, dataset)
   try:
     trainer = process.FederatedProcess(
       _model(values, dataset),
@@ -70,6 +65,21 @@ def process_and_data(
   return trainer, dataset
 
 
+def load_data(
+  values: dict[str, Any], class_names: Sequence[str] | None = None
+) -> datasets.Dataset:
+  """The data set that flags name.
+
+  Args:
+    values: of the flags.
+    class_names: what a model's outputs stand for, if that is known; the labels
+      of one's own data are understood by it.
+  """
+  options = own_forms.options(values, class_names)
+  with common.only_errors():
+    return sources.load(values['dataset'], values['data_dir'], options)
+
+
 def _attack(values: dict[str, Any]) -> attacks.Attack | None:
   if values['attack'] == 'none':
     return None
@@ -82,14 +92,22 @@ def _attack(values: dict[str, Any]) -> attacks.Attack | None:
 
 
 def _model(
-  values: dict[str, Any], dataset: sources.Dataset
+  values: dict[str, Any], dataset: datasets.Dataset
 ) -> keras.Model | flat_model.ModelFn:
   name, precision = values['model'], values['mixed_precision']
   if name.endswith('.keras'):
     return load_keras(name)
+  if len(dataset.input_shape) != 3:
+    raise errors.InputError(
+      'model',
+      name,
+      'takes images, [height, width, channels], but the rows of '
+      f'{dataset.name} are {list(dataset.input_shape)}; give a .keras file '
+      'that takes them, or --image_size=H,W if they are images',
+    )
   if precision != 'none':
     keras.mixed_precision.set_global_policy(f'mixed_{precision}')
-  options = {}
+  options = {'input_dtype': str(dataset.x_train.dtype)}
   if values['activation'] is not None:
     options['activation'] = _activation(values['activation'])
   return functools.partial(
@@ -124,10 +142,12 @@ class Predictor(NamedTuple):
   Attributes:
     call: inputs -> outputs [N, C].
     from_logits: whether outputs are logits; None if it isn't known.
+    class_names: what outputs stand for; None if it isn't known.
   """
 
   call: Callable[[tf.Tensor], Any]
   from_logits: bool | None
+  class_names: Sequence[str] | None
 
 
 def load_predictor(path: str) -> Predictor:
@@ -135,14 +155,23 @@ def load_predictor(path: str) -> Predictor:
   folder = pathlib.Path(path)
   if run_folder.is_run(folder):
     loaded = run_folder.load(folder, 'model')
-    return Predictor(loaded.model, loaded.from_logits)
+    return Predictor(loaded.model, loaded.from_logits, loaded.class_names)
   if (folder / 'saved_model.pb').is_file():
-    return Predictor(_load_signature(path), None)
+    return Predictor(_load_signature(path), None, _class_names(folder))
   if folder.is_dir():
     raise errors.InputError(
       'model', path, 'is neither a run (no model.json) nor a SavedModel'
     )
-  return Predictor(load_keras(path), None)
+  return Predictor(load_keras(path), None, _class_names(folder))
+
+
+def _class_names(path: pathlib.Path) -> list[str] | None:
+  """What `export` wrote of a model beside it, if it is one of its files."""
+  try:
+    about = json.loads((path.parent / export.ABOUT).read_text())
+    return about['class_names'] if path.name in about['files'] else None
+  except (OSError, ValueError, KeyError):
+    return None
 
 
 def _load_signature(path: str) -> Callable[[tf.Tensor], Any]:
@@ -168,7 +197,7 @@ def _load_signature(path: str) -> Callable[[tf.Tensor], Any]:
 
 
 def predict(
-  path: str, model: Predictor, dataset: sources.Dataset
+  path: str, model: Predictor, dataset: datasets.Dataset
 ) -> tuple[np.ndarray, bool]:
   """A model's outputs [N, C] for the test examples; are they logits?"""
   x = dataset.x_test

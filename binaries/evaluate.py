@@ -14,24 +14,15 @@ def main() -> None:
   path = FLAGS.required('model')
   if not os.path.isdir(path):
     common.check_keras_file(path)
-  defaults = {
-    'dataset': 'mnist_sample',
-    'data_dir': None,
-    'loss': 'categorical',
-  }
   trained = (records.read_hparams(path) or {}).get('flags', {})
-  dataset_name, data_dir, loss = (
-    FLAGS[name].value or trained.get(name, default)
-    for name, default in defaults.items()
-  )
+  values = evaluate_flags.data_values(trained)
+  loss = FLAGS.loss or trained.get('loss', 'categorical')
   common.start_tensorflow()
   from binaries import building
   from safl_tf import evaluation
-  from safl_tf.data import sources
 
   model = building.load_predictor(path)
-  with common.only_errors():
-    dataset = sources.load(dataset_name, data_dir)
+  dataset = building.load_data(values, model.class_names)
   outputs, from_logits = building.predict(path, model, dataset)
   scores = evaluation.score(outputs, dataset.y_test, loss, from_logits)
   print(f'model    {path}')

@@ -3,26 +3,41 @@
   safl-evaluate --model=runs/safl_mnist_sample
   safl-evaluate --model=runs/safl_mnist_sample/export/saved_model
   safl-evaluate --model=my_model.keras --dataset=mnist --data_dir=DIR
+  safl-evaluate --model=runs/safl_a --dataset=csv:b.csv --test_fraction=1
 
 Prints loss, top-1 and top-5 accuracy and a table by class.
 """
 
+from typing import Any
+
 from binaries import common
-from safl_tf import names
+from safl_tf import errors, names
+from safl_tf.data import own_forms
 
 FLAGS = common.Flags()
 
 FLAGS.text(
   'model', None, 'A run, a SavedModel folder or a .keras file; required.'
 )
-FLAGS.choice(
+FLAGS.text(
   'dataset',
   None,
-  names.DATASETS,
-  "The data; the run's if the model is a run, else mnist_sample.",
+  f"{own_forms.HELP['dataset']} By default the run's if the model is a run, "
+  'else mnist_sample.',
 )
 FLAGS.folder(
   'data_dir', None, "TFDS's folder; TFDS_DATA_DIR or its default if not given."
+)
+FLAGS.folder('speech_dir', None, own_forms.HELP['speech_dir'])
+for _name in ('label_column', 'client_column', 'image_size'):
+  FLAGS.text(_name, None, own_forms.HELP[_name])
+FLAGS.real(
+  'test_fraction',
+  None,
+  f'{own_forms.HELP["test_fraction"]}; 1 takes all.',
+  low=0,
+  high=1,
+  open_low=True,
 )
 FLAGS.choice(
   'loss',
@@ -30,3 +45,38 @@ FLAGS.choice(
   names.LOSSES,
   "[H] The loss to report; the run's if the model is a run, else categorical.",
 )
+
+
+def data_values(trained: dict[str, Any]) -> dict[str, Any]:
+  """The flags that say which data, with defaults from a run's flags.
+
+  Args:
+    trained: the run's flags; empty if the model isn't a run.
+
+  Raises:
+    InputError: flags that contradict each other, or name what isn't there.
+  """
+  given = FLAGS.dataset
+  before = trained.get('dataset', 'mnist_sample')
+  name = own_forms.check(before if given is None else given)
+  form, plain = own_forms.split(name)
+  found = {
+    'dataset': name,
+    'data_dir': FLAGS.data_dir or trained.get('data_dir'),
+  }
+  for option, forms in own_forms.OPTIONS.items():
+    found[option] = FLAGS[option].value
+    if found[option] is None and (form or plain) in forms:
+      found[option] = trained.get(option)
+  options = own_forms.options(found)
+  if own_forms.is_own(name):
+    from safl_tf.data import own_data
+
+    digest = own_data.inspect(name, options)
+    if given is None and digest != trained.get('data_sha256'):
+      raise errors.InputError(
+        'dataset',
+        name,
+        'is not as it was in the run; --dataset takes it as it is now',
+      )
+  return found

@@ -9,7 +9,7 @@ from binaries import common, training_flags
 
 if TYPE_CHECKING:
   from safl_tf import process, run_folder
-  from safl_tf.data import sources
+  from safl_tf.data import datasets
 
 
 def main() -> None:
@@ -39,7 +39,7 @@ def train(
   values: dict[str, Any],
   folder: 'run_folder.RunFolder',
   trainer: 'process.FederatedProcess',
-  dataset: 'sources.Dataset',
+  dataset: 'datasets.Dataset',
 ) -> tuple[list[dict[str, Any]], str | None]:
   """Runs a process to its end and writes all that a run leaves.
 

@@ -6,6 +6,7 @@ with Simulated Annealing"; letters in brackets are the paper's.
 
   safl-train --algorithm=fedavg --rounds=50
   safl-train --flagfile=binaries/presets/mnist_n80.flags --data_dir=DIR
+  safl-train --dataset=csv:flowers.csv --model=my_model.keras
 
 Everything a run makes lies in OUTPUT_DIR/EXPERIMENT. The same command again
 goes on where it stopped.
@@ -17,21 +18,27 @@ import os
 import pathlib
 from typing import Any
 
-from binaries import common
+from binaries import common, partitioning
 from safl_tf import checks, errors, names
+from safl_tf.data import own_forms
 
 FLAGS = common.Flags()
 
-# Sizes that follow the data set: the sample's, and the paper's for all others.
-_SAMPLE_SIZES = {'num_devices': 20, 'mean_examples': 200.0, 'rounds': 50}
-_PAPER_SIZES = {'num_devices': 80, 'mean_examples': 600.0, 'rounds': 100}
-
 FLAGS.choice('algorithm', 'safl', names.ALGORITHMS, 'The federated algorithm.')
-FLAGS.choice(
-  'dataset', 'mnist_sample', names.DATASETS, 'The data, all but the first TFDS.'
-)
+FLAGS.text('dataset', 'mnist_sample', own_forms.HELP['dataset'])
 FLAGS.folder(
   'data_dir', None, "TFDS's folder; TFDS_DATA_DIR or its default if not given."
+)
+FLAGS.folder('speech_dir', None, own_forms.HELP['speech_dir'])
+for _name in ('label_column', 'client_column', 'image_size'):
+  FLAGS.text(_name, None, own_forms.HELP[_name])
+FLAGS.real(
+  'test_fraction',
+  None,
+  f'{own_forms.HELP["test_fraction"]}.',
+  low=0,
+  high=0.9,
+  open_low=True,
 )
 FLAGS.text(
   'model',
@@ -43,12 +50,6 @@ FLAGS.text(
   'activation', None, 'Of the hidden layers of lenet5 (tanh) or light_vgg.'
 )
 
-FLAGS.integer(
-  'num_devices',
-  None,
-  '[n] Devices; 20 for mnist_sample, else 80.',
-  low=1,
-)
 FLAGS.real(
   'fraction',
   1.0,
@@ -227,23 +228,7 @@ FLAGS.real(
   low=0,
 )
 
-FLAGS.choice(
-  'partition',
-  'labels',
-  names.PARTITIONS,
-  "How devices get data: the paper's, with few labels each, or all alike.",
-)
-FLAGS.integer('max_labels', 7, 'Most labels on a device.', low=1)
-FLAGS.real(
-  'mean_examples',
-  None,
-  "[m] Mean size of the devices' data; 200 for mnist_sample, else 600.",
-  low=0,
-  open_low=True,
-)
-FLAGS.real(
-  'variance_examples', 100.0, '[sigma^2] Variance of the sizes.', low=0
-)
+partitioning.define(FLAGS)
 FLAGS.choice(
   'init',
   'per_device',
@@ -317,21 +302,37 @@ def values(flags: common.Flags = FLAGS, **given: Any) -> dict[str, Any]:
     InputError: flags that contradict each other, or name what isn't there.
   """
   found = flags.own(__name__) | given
+  found |= _check_data(found, flags)
   sample = found['dataset'] == 'mnist_sample'
-  sizes = _SAMPLE_SIZES if sample else _PAPER_SIZES
-  for name, size in sizes.items():
-    if found[name] is None:
-      found[name] = size
+  if found['rounds'] is None:
+    found['rounds'] = 50 if sample else 100
+  found |= partitioning.complete(found)
   if found['model'] == 'auto':
     digits = found['dataset'] in ('mnist_sample', 'mnist')
     found['model'] = 'lenet5' if digits else 'light_vgg'
   if found['experiment'] is None:
-    found['experiment'] = f'{found["algorithm"]}_{found["dataset"]}'
+    data = own_forms.short_name(found['dataset'])
+    found['experiment'] = f'{found["algorithm"]}_{data}'
   for name in ('model', 'output_dir'):
     found[name] = os.path.expanduser(found[name])
   _check_devices(found, flags)
   _check_experiment(found['experiment'])
   return found | _check_model(found)
+
+
+def _check_data(found: dict[str, Any], flags: common.Flags) -> dict[str, Any]:
+  """The data set, and what tells its files from others of the same name."""
+  name = own_forms.check(found['dataset'])
+  new: dict[str, Any] = {'dataset': name}
+  options = own_forms.options(found | new)
+  if name not in names.DATASETS and not flags['max_labels'].present:
+    new['max_labels'] = None  # as many as there are, see `partitioning`
+  if own_forms.is_own(name):
+    from safl_tf.data import own_data
+
+    new['test_fraction'] = options.test_fraction
+    new['data_sha256'] = own_data.inspect(name, options)
+  return new
 
 
 def _check_devices(found: dict[str, Any], flags: common.Flags) -> None:
@@ -344,7 +345,7 @@ def _check_devices(found: dict[str, Any], flags: common.Flags) -> None:
       s,
       f'contradicts --fraction={found["fraction"]:g}; give one of them',
     )
-  if s > n:
+  if n is not None and s > n:
     raise errors.InputError(
       'devices_per_round', s, f'must be at most the number of devices, {n}'
     )

@@ -26,7 +26,15 @@ ATTACKS = (
   'noise',
   'nonfinite',
 )
-DATASETS = ('mnist_sample', 'mnist', 'fashion_mnist', 'cifar10')
+DATASETS = (
+  'mnist_sample',
+  'mnist',
+  'fashion_mnist',
+  'cifar10',
+  'speech_commands',
+)
+DATASET_FORMS = ('tfds:NAME', 'npz:FILE', 'csv:FILE', 'folder:FOLDER')
+TFDS_DATASETS = ('mnist', 'fashion_mnist', 'cifar10')
 DEVICE_STORES = ('ram', 'mmap')
 EXECUTORS = ('auto', 'serial', 'threads', 'vectorized')
 EXPORTS = ('both', 'savedmodel', 'keras', 'none')
@@ -53,6 +61,7 @@ LOSS_REDUCTIONS = ('sum', 'mean')
 MIXED_PRECISIONS = ('none', 'bfloat16', 'float16')
 MIX_GRANULARITIES = ('element', 'model')
 MODELS = ('lenet5', 'light_vgg')
+OPTIMIZER_CLOCKS = ('participation', 'run')
 OPTIMIZERS = (
   'sgd',
   'momentum',
@@ -62,5 +71,13 @@ OPTIMIZERS = (
   'adamw',
   'rmsprop',
 )
-PARTITIONS = ('labels', 'iid')
+PARTITIONS = (
+  'labels',
+  'iid',
+  'dirichlet',
+  'shards',
+  'quantity',
+  'client',
+  'biased',
+)
 SERVER_OPTIMIZERS = ('adagrad', 'adam', 'momentum', 'sgd', 'yogi')

@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 
 from safl_tf import checks, errors
-from safl_tf.data import arrays
+from safl_tf.data import arrays, sources
 from safl_tf.data import partition as partition_lib
+
+_INFINITE = -1  # tf.data.INFINITE_CARDINALITY
 
 
 class ClientData:
@@ -61,7 +63,8 @@ class ClientData:
       y: class numbers, integers [N] or [N, 1].
       partition: `partition(y, num_classes) -> one index array per device`, as
         `safl_tf.data.partition` makes them, or the index lists themselves.
-      client_ids: one name per device; '0', '1', ... when None.
+      client_ids: one name per device; when None, those that the partition
+        knows, or '0', '1', ...
       num_classes: largest label + 1 when None.
 
     Returns:
@@ -74,7 +77,32 @@ class ClientData:
       raise errors.InputError(
         'partition', parts, 'must be a function or a list of index lists'
       )
+    if client_ids is None:
+      client_ids = getattr(partition, 'client_ids', None)
     return cls(x, y, parts, client_ids, num_classes)
+
+  @classmethod
+  def from_tfds(
+    cls,
+    name: str,
+    partition: partition_lib.Partition | Sequence[Any],
+    data_dir: str | None = None,
+    split: str = 'train',
+  ) -> 'ClientData':
+    """Spreads a part of a TFDS data set for image classification over devices.
+
+    Args:
+      name: TFDS's, such as 'cifar100'; images must be of one size.
+      partition: as in `from_arrays`.
+      data_dir: a folder of prepared TFDS data sets; None means TFDS_DATA_DIR,
+        or else ~/tensorflow_datasets. What isn't there is downloaded into it.
+      split: TFDS's, such as 'test' or 'train[:10%]'.
+
+    Returns:
+      A `ClientData` with uint8 images.
+    """
+    x, y, names = sources.load_split(name, split, data_dir)
+    return cls.from_arrays(x, y, partition, num_classes=len(names))
 
   @classmethod
   def from_clients(
@@ -91,12 +119,17 @@ class ClientData:
     Returns:
       A `ClientData` with the devices in the mapping's order.
     """
+    if not isinstance(clients, Mapping):
+      raise errors.InputError(
+        'clients', type(clients).__name__, "must map devices' names to data"
+      )
     xs: list[Any] = []
     ys: list[np.ndarray] = []
     for name, examples in clients.items():
       try:
         x, y = arrays.examples(*_read(examples))
         arrays.check_alike(x, xs[0] if xs else x)
+        arrays.num_classes(y, num_classes)
       except errors.InputError as error:
         place = f'clients[{name!r}]: {error.argument}'
         raise errors.InputError(place, error.value, error.allowed) from None
@@ -218,13 +251,23 @@ def _read(examples: Any) -> tuple[Any, Any]:
   spec = examples.element_spec
   if not isinstance(spec, tuple) or len(spec) != 2:
     raise errors.InputError('data set', spec, 'must yield (x, y) pairs')
-  if tuple(spec[1].shape) not in ((), (1,)):
+  shape = getattr(spec[1], 'shape', None)
+  if shape is None or tuple(shape) not in ((), (1,)):
     raise errors.InputError(
       'data set',
-      f'y of shape {spec[1].shape}',
+      f'y of shape {shape}',
       'must yield single examples with class numbers; unbatch() it first',
     )
-  pairs = list(examples.as_numpy_iterator())
+  if int(examples.cardinality()) == _INFINITE:
+    raise errors.InputError(
+      'data set', 'repeated without end', 'must end; leave out repeat()'
+    )
+  try:
+    pairs = list(examples.as_numpy_iterator())
+  except Exception as error:  # whatever a user's functions may do
+    raise errors.InputError(
+      'data set', 'given', f'cannot be read ({errors.reason(error)})'
+    ) from error
   if not pairs:
     raise errors.InputError('data set', 'no examples', 'must yield some')
   xs, ys = zip(*pairs, strict=True)

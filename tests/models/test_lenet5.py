@@ -53,6 +53,21 @@ def test_other_images_and_classes():
   assert model(images(2, (32, 32, 3))).shape == (2, 7)
 
 
+def test_floats_are_taken_as_they_are():
+  keras.utils.set_random_seed(0)
+  pixels = lenet5.lenet5()
+  floats = lenet5.lenet5(input_dtype='float32')
+  assert floats.inputs[0].dtype == 'float32'
+  kinds = [[type(w) for w in model.layers] for model in (floats, pixels)]
+  assert kinds[0] == kinds[1][1:]
+  floats.set_weights(pixels.get_weights())
+  x = images()
+  np.testing.assert_allclose(
+    floats(x / np.float32(255)), pixels(x), rtol=1e-4, atol=1e-5
+  )
+  assert not np.allclose(floats(x.astype(np.float32)), pixels(x), atol=1e-3)
+
+
 def test_fits():
   keras.utils.set_random_seed(0)
   x, y = np.zeros((40, 28, 28, 1), np.uint8), np.arange(40) % 10

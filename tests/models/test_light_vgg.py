@@ -58,6 +58,19 @@ def test_pixels_in_logits_out():
   assert model(x).shape == (4, 5)
 
 
+def test_floats_are_taken_as_they_are():
+  keras.utils.set_random_seed(0)
+  floats = light_vgg.light_vgg((59, 13, 1), 30, input_dtype='float32')
+  assert floats.inputs[0].dtype == 'float32'
+  assert floats.count_params() == 521_118
+  pixels = light_vgg.light_vgg((59, 13, 1), 30)
+  floats.set_weights(pixels.get_weights())
+  x = images(4, (59, 13, 1))
+  outputs = floats(x / np.float32(255))
+  assert outputs.shape == (4, 30)
+  np.testing.assert_allclose(outputs, pixels(x), rtol=1e-4, atol=1e-5)
+
+
 def test_fits():
   keras.utils.set_random_seed(0)
   x, y = images(8, (8, 8, 1)), np.arange(8) % 2

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from safl_tf import checks, errors
-from safl_tf.data import sources
+from safl_tf.data import datasets, tfds_files
 from safl_tf.data.speech_commands import cache, computing, features, layout
 
 NAME = 'speech_commands'
@@ -22,7 +22,7 @@ def load(
   words: str | None = None,
   include_validation: bool = False,
   progress: bool | None = None,
-) -> sources.Dataset:
+) -> datasets.Dataset:
   """Loads the clips' features, always in the same order, which is shuffled.
 
   An example is [59, 13, 1]: 59 frames of 13 mel-frequency cepstral
@@ -73,7 +73,7 @@ def load(
     place = 'speech_dir', folder
     computed = _from_folder(folder, cache_dir, power, progress)
   else:
-    folder = sources.tfds_folder(data_dir)
+    folder = tfds_files.tfds_folder(data_dir)
     place = 'data_dir', folder
     computed = _from_tfds(folder, cache_dir, power, progress)
   total = len(computed.names) + len(computed.skipped)
@@ -109,7 +109,7 @@ def _from_tfds(
     there = builder.data_path.exists()
   except Exception as error:
     path = os.path.join(folder, name)
-    raise sources.unreadable(NAME, path, error) from error
+    raise tfds_files.unreadable(NAME, path, error) from error
   if not there:
     _prepare(builder, folder)
   path = str(builder.data_path)
@@ -124,20 +124,20 @@ def _from_tfds(
       lambda: computing.of_tfds(builder, power, progress),
     )
   except Exception as error:
-    raise sources.unreadable(NAME, path, error) from error
+    raise tfds_files.unreadable(NAME, path, error) from error
 
 
 def _prepare(builder: Any, folder: str) -> None:
   """Downloads and prepares, or tells what else there is to do."""
   try:
-    sources.download(builder, folder)
+    tfds_files.download(builder, folder)
   except Exception as error:
     kind = type(builder)
     raise errors.InputError(
       'dataset',
       NAME,
       f'not prepared in {folder} and cannot be downloaded '
-      f'({sources.one_line(error)}); set --speech_dir to the folder of the '
+      f'({tfds_files.one_line(error)}); set --speech_dir to the folder of the '
       'unpacked archive, or where there is a network run python -c '
       f'"from {kind.__module__} import {kind.__name__}; '
       f'{kind.__name__}(data_dir={folder!r}).download_and_prepare()", or set '
@@ -150,7 +150,7 @@ def _dataset(
   class_names: tuple[str, ...],
   train_splits: Collection[str],
   place: tuple[str, str],
-) -> sources.Dataset:
+) -> datasets.Dataset:
   """The examples of some words, standardised.
 
   They are in the order of their names' SHA-1, which is the same wherever they
@@ -185,7 +185,7 @@ def _dataset(
     np.array([label[layout.word(names[i])] for i in rows], np.int32)
     for rows in (train, test)
   )
-  return sources.Dataset(
+  return datasets.Dataset(
     NAME,
     x_train,
     y_train,

@@ -1,0 +1,372 @@
+"""safl-partition, and the partitions of safl-train."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from binaries import partition_flags, partitioning, training_flags
+from safl_tf import errors, names, plots, records
+from safl_tf.data import client_data, partition, sources
+from tests.binaries import programs
+
+SETTINGS = {
+  'labels': 'num_devices max_labels mean_examples variance_examples seed',
+  'iid': 'num_devices mean_examples variance_examples seed',
+  'dirichlet': 'num_devices dirichlet_alpha mean_examples variance_examples '
+  'seed',
+  'shards': 'num_devices shards_per_device seed',
+  'quantity': 'num_devices quantity_sigma seed',
+  'client': 'min_examples',
+  'biased': 'num_devices biased_fraction max_labels biased_label mean_examples '
+  'variance_examples seed',
+}
+SPECIAL = {
+  'labels': (['--max_labels=1'], partition.by_labels(20, 1, 200)),
+  'iid': (['--variance_examples=0'], partition.iid(20, 200, 0)),
+  'dirichlet': (['--dirichlet_alpha=3'], partition.dirichlet(20, 3, 200)),
+  'shards': (['--shards_per_device=5'], partition.shards(20, 5)),
+  'quantity': (['--quantity_sigma=0.2'], partition.quantity(20, 0.2)),
+  'biased': (
+    ['--biased_fraction=0.2', '--biased_label=4', '--mean_examples=50'],
+    partition.biased(20, 0.2, 7, 4, 50),
+  ),
+}
+
+
+@pytest.fixture(scope='module')
+def sample():
+  return sources.load('mnist_sample')
+
+
+@pytest.fixture
+def spread(call, tmp_path, monkeypatch):
+  """Runs safl-partition without pictures: outcome and manifest's path."""
+  monkeypatch.setattr(plots, 'partition', lambda *args: None)
+
+  def run(*arguments, name='out'):
+    folder = tmp_path / name
+    outcome = call('partition', *arguments, f'--output_dir={folder}')
+    return outcome, folder / 'manifest.json'
+
+  return run
+
+
+def spread_by(path, dataset):
+  return client_data.ClientData.from_arrays(
+    dataset.x_train, dataset.y_train, partition.from_manifest(path)
+  )
+
+
+def by_writers(dataset):
+  """The data set with three people, of 10, 1000 and 2990 examples."""
+  client = np.repeat(['one', 'some', 'most'], [10, 1000, 2990])
+  return dataclasses.replace(dataset, client=client)
+
+
+def test_files(call, tmp_path):
+  outcome = call('partition', f'--output_dir={tmp_path}/a/b')
+  assert outcome.code == 0, outcome.err
+  folder = tmp_path / 'a' / 'b'
+  assert {path.name for path in folder.iterdir()} == {
+    'heterogeneity.json',
+    'manifest.json',
+    'partition.png',
+  }
+  assert (folder / 'partition.png').read_bytes().startswith(b'\x89PNG')
+  told = json.loads((folder / 'heterogeneity.json').read_text())
+  sizes = [
+    len(device['indices'])
+    for device in json.loads((folder / 'manifest.json').read_text())['devices']
+  ]
+  assert told['num_devices'] == len(sizes) == 20
+  assert told['sizes']['mean'] == pytest.approx(np.mean(sizes))
+  assert told['labels']['max'] == 7
+  assert outcome.out.startswith('devices          20\n')
+  assert outcome.out.endswith(f'files            {folder}\n')
+
+
+@pytest.mark.parametrize('name', SPECIAL)
+def test_flags_are_arguments(spread, sample, name):
+  arguments, function = SPECIAL[name]
+  _, usual = spread(f'--partition={name}', name='usual')
+  outcome, path = spread(f'--partition={name}', *arguments)
+  assert outcome.code == 0, outcome.err
+  wanted = client_data.ClientData.from_arrays(
+    sample.x_train, sample.y_train, function
+  )
+  assert spread_by(path, sample).digest() == wanted.digest()
+  assert spread_by(usual, sample).digest() != wanted.digest()
+
+
+@pytest.mark.parametrize('name', names.PARTITIONS)
+def test_settings_are_those_that_matter(spread, sample, monkeypatch, name):
+  monkeypatch.setattr(sources, 'load', lambda *args: by_writers(sample))
+  unused = ['--max_labels=3', '--shards_per_device=4', '--min_examples=2']
+  outcome, path = spread(f'--partition={name}', *unused)
+  assert outcome.code == 0, outcome.err
+  settings = json.loads(path.read_text())['partition']
+  assert settings.pop('partition') == name
+  assert ' '.join(settings) == SETTINGS[name]
+  defaults = {'max_labels': 3, 'shards_per_device': 4, 'min_examples': 2}
+  assert all(settings[k] == v for k, v in defaults.items() if k in settings)
+
+
+def test_seed(spread):
+  texts = [
+    spread('--partition=shards', f'--seed={seed}')[1].read_text()
+    for seed in (1, 1, 2)
+  ]
+  assert texts[0] == texts[1] != texts[2]
+
+
+def test_manifest_of_a_manifest(spread):
+  _, path = spread('--partition=quantity')
+  text = path.read_text()
+  outcome, other = spread(f'--partition=manifest:{path}', name='other')
+  assert outcome.code == 0, outcome.err
+  assert other.read_text() == text
+  assert spread(f'--partition=manifest:{path}')[0].code == 0  # onto itself
+  assert path.read_text() == text
+
+
+def test_default_folder(call, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr(plots, 'partition', lambda *args: None)
+  assert call('partition', '--partition=shards').code == 0
+  assert (tmp_path / 'partitions/mnist_sample_shards/manifest.json').exists()
+
+
+def test_clients(spread, sample, monkeypatch):
+  monkeypatch.setattr(sources, 'load', lambda *args: by_writers(sample))
+  outcome, path = spread('--partition=client', '--min_examples=11')
+  assert outcome.code == 0, outcome.err
+  clients = spread_by(path, sample)
+  assert clients.client_ids == ['most', 'some']
+  assert clients.sizes.tolist() == [2990, 1000]
+  assert spread('--partition=client', '--num_devices=3')[0].code == 0
+  for arguments, told in (
+    (
+      ['--num_devices=4'],
+      '--num_devices=4: must be 3 or left out: --partition=client has so many ',
+    ),
+    (['--min_examples=3000'], '--min_examples=3000: no client has so many '),
+  ):
+    outcome, path = spread('--partition=client', *arguments, name='refused')
+    assert outcome.code == 2
+    assert outcome.err.startswith(f'safl-partition: {told}')
+    assert not path.parent.exists()
+
+
+BAD = [
+  ('--partition=idd', '--partition=idd: did you mean iid ... must be one of '),
+  ('--partition=manifest', '--partition=manifest: did you mean manifest:FILE'),
+  ('--partition=manifest:', '--partition=manifest:: cannot be read: '),
+  ('--partition=manifest:no', '--partition=manifest:no: cannot be read: No su'),
+  (
+    '--partition=manifest:notes.txt',
+    '--partition=manifest:notes.txt: is not JSON (Expecting value',
+  ),
+  (
+    '--partition=manifest:wrong.json',
+    "--partition=manifest:wrong.json: device 0 ('a'): index 4000 must be in ",
+  ),
+  (
+    '--partition=manifest:mnist.json',
+    '--partition=manifest:mnist.json: is made for --dataset=mnist, not mnist_s',
+  ),
+  (
+    '--partition=manifest:good.json --num_devices=2',
+    '--num_devices=2: must be 1 or left out: --partition=manifest:good.json ',
+  ),
+  ('--dirichlet_alpha=0', '--dirichlet_alpha=0.0: must be a number in [1e-09,'),
+  ('--dirichlet_alpha=x', '--dirichlet_alpha=x: must be a number'),
+  ('--shards_per_device=0', '--shards_per_device=0: must be a whole number >='),
+  ('--quantity_sigma=-1', '--quantity_sigma=-1.0: must be a number in [0, 100'),
+  ('--biased_fraction=2', '--biased_fraction=2.0: must be a number in [0, 1]'),
+  ('--biased_label=-1', '--biased_label=-1: must be a whole number >= 0'),
+  ('--min_examples=0', '--min_examples=0: must be a whole number >= 1'),
+  ('--num_devices=0', '--num_devices=0: must be a whole number >= 1'),
+]
+ONLY_HERE = [
+  (
+    '--partition=client',
+    '--partition=client: mnist_sample does not tell who its examples come from',
+  ),
+  (
+    '--partition=manifest:good.json',
+    '--partition=manifest:good.json: is made for other data: labels_sha256 is ',
+  ),
+  (
+    '--partition=biased --max_labels=1',
+    '--max_labels=1: must be a whole number >= 2',
+  ),
+  (
+    '--partition=biased --biased_label=10',
+    '--biased_label=10: must be a label of some example',
+  ),
+  (
+    '--output_dir=notes.txt/a',
+    '--output_dir=notes.txt/a: notes.txt is not a f',
+  ),
+  ('--rounds=3', '--rounds=3: no such flag'),
+]
+
+
+def fill(folder):
+  (folder / 'notes.txt').write_text('not JSON')
+  manifest = {
+    'format': 'safl_tf partition 1',
+    'dataset': 'mnist_sample',
+    'partition': {},
+    'num_classes': 10,
+    'num_examples': 4000,
+    'labels_sha256': '',
+    'devices': [{'id': 'a', 'indices': [3999], 'label_counts': {}}],
+  }
+  (folder / 'good.json').write_text(json.dumps(manifest))
+  other = manifest | {'dataset': 'mnist'}
+  (folder / 'mnist.json').write_text(json.dumps(other))
+  manifest['devices'][0]['indices'] = [4000]
+  (folder / 'wrong.json').write_text(json.dumps(manifest))
+  return programs.snapshot(folder)
+
+
+def check(outcome, program, message):
+  beginning, *parts = message.split(' ... ')
+  assert outcome.err.startswith(f'safl-{program}: {beginning}')
+  assert all(part in outcome.err for part in parts)
+  assert outcome.err.count('\n') == 1 and outcome.out == ''
+  assert outcome.code == 2
+
+
+@pytest.mark.parametrize('arguments, message', [*BAD, *ONLY_HERE])
+def test_bad_input(call, tmp_path, monkeypatch, arguments, message):
+  monkeypatch.chdir(tmp_path)
+  before = fill(tmp_path)
+  outcome = call('partition', *arguments.split())
+  check(outcome, 'partition', message)
+  assert programs.snapshot(tmp_path) == before
+
+
+def test_bad_input_of_training_before_tensorflow(tmp_path):
+  before = fill(tmp_path)
+  cases = [('train', arguments.split(), tmp_path) for arguments, _ in BAD]
+  found = programs.call_light(cases)
+  for outcome, (_, message) in zip(found, BAD, strict=True):
+    check(outcome, 'train', message)
+  assert programs.snapshot(tmp_path) == before
+
+
+LIGHT = """
+import sys
+from binaries import partition
+try:
+  partition.cli()
+finally:
+  assert not {'keras', 'tensorflow'} & set(sys.modules)
+"""
+
+
+@pytest.mark.parametrize('arguments', [['--help'], ['--partition=shards']])
+def test_without_tensorflow(tmp_path, arguments):
+  process = programs.start('-c', LIGHT, *arguments, cwd=tmp_path)
+  out, err = process.communicate(timeout=120)
+  assert (process.returncode, err) == (0, '')
+  if arguments == ['--help']:
+    assert list(tmp_path.iterdir()) == []
+    for name in partition_flags.FLAGS.own(partition_flags.__name__):
+      assert f'\n  --{name}: ' in out
+    for name in ('dataset', 'data_dir', 'seed'):
+      assert f'\n  --{name}: ' in out
+  else:
+    assert 'distance between shares' in out
+
+
+def test_flags_are_the_same_as_in_training():
+  theirs = training_flags.FLAGS
+  for name in partition_flags.FLAGS:
+    mine = partition_flags.FLAGS[name]
+    if name in theirs and name != 'output_dir':
+      assert (mine.default, mine.help) == (
+        theirs[name].default,
+        theirs[name].help,
+      )
+  shared = set(theirs) & set(partition_flags.FLAGS)
+  assert {'partition', 'dataset', *SETTINGS['biased'].split()} <= shared
+
+
+@pytest.fixture
+def train(call, tmp_path, dense, monkeypatch):
+  monkeypatch.setattr(plots, 'write_all', lambda *args: None)
+  quick = ('--rounds=1', '--export=none', '--jit_compile=false')
+
+  def run(*arguments, name='run'):
+    where = (f'--experiment={name}', f'--output_dir={tmp_path}/runs')
+    model = f'--model={dense}'
+    outcome = call('train', *quick, *where, model, *arguments)
+    return outcome, tmp_path / 'runs' / name
+
+  return run
+
+
+def metrics(run):
+  [row] = records.read_csv(run / 'metrics.csv')
+  return {k: v for k, v in row.items() if k not in records.MEASURED}
+
+
+def test_training_by_manifest(spread, train):
+  flags = ('--partition=dirichlet', '--num_devices=3', '--mean_examples=40')
+  _, path = spread(*flags)
+  by_flags, by_file = (
+    train(*flags, name='flags'),
+    train(f'--partition=manifest:{path}', name='file'),
+  )
+  assert by_flags[0].code == by_file[0].code == 0
+  assert metrics(by_flags[1]) == metrics(by_file[1])
+  told = records.read_hparams(by_file[1])['flags']
+  assert told['num_devices'] == 3
+  assert told['partition'] == f'manifest:{path}'
+
+
+def test_another_manifest_of_the_same_name(spread, train):
+  flags = ('--partition=shards', '--num_devices=3')
+  _, path = spread(*flags)
+  again = (f'--partition=manifest:{path}', '--rounds=2')
+  assert train(f'--partition=manifest:{path}')[0].code == 0
+  assert train(*again)[0].code == 0
+  spread(*flags, '--seed=1')
+  outcome, run = train(*again, '--rounds=3')
+  assert outcome.code == 2
+  assert 'made with other flags (partition_sha256 was ' in outcome.err
+  assert len(records.read_csv(run / 'metrics.csv')) == 2
+
+
+def test_manifest_that_changes_while_a_program_starts(spread, sample):
+  flags = ('--partition=shards', '--num_devices=3')
+  _, path = spread(*flags)
+  given = {'partition': f'manifest:{path}', 'dataset': 'mnist_sample'}
+  given |= {'num_devices': None, 'mean_examples': None}
+  values = given | partitioning.complete(given)
+  assert partitioning.clients(values, sample)[0].num_devices == 3
+  spread(*flags, '--seed=1')
+  with pytest.raises(errors.InputError, match=r'json: was changed meanwhile$'):
+    partitioning.clients(values, sample)
+
+
+def test_training_by_client(train, sample, monkeypatch):
+  monkeypatch.setattr(sources, 'load', lambda *args: by_writers(sample))
+  outcome, run = train('--partition=client', '--min_examples=20')
+  assert outcome.code == 0, outcome.err
+  assert metrics(run)['selected'] == 2
+  assert records.read_hparams(run)['flags']['num_devices'] is None
+  outcome, other = train(
+    '--partition=client', '--devices_per_round=4', name='too_many'
+  )
+  check(
+    outcome,
+    'train',
+    '--devices_per_round=4: must be at most the number of devices, 3',
+  )
+  assert not other.exists()
