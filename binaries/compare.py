@@ -2,11 +2,11 @@
 
 import pathlib
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from absl import logging
 
-from binaries import common, compare_flags, train
+from binaries import common, compare_flags, running, train
 
 if TYPE_CHECKING:
   from safl_tf import comparison
@@ -24,7 +24,9 @@ def main() -> None:
   """Flags -> runs that aren't there yet -> one table and one page."""
   plan = compare_flags.plan()
   _check_folders(plan)
-  left = [run for run in plan.runs if not _is_complete(plan.values(*run))]
+  left = [
+    run for run in plan.runs if not running.is_complete(plan.values(*run))
+  ]
   failures, table = [], ''
   for failure in _train_all(plan, left):
     failures += [failure] if failure else []
@@ -54,45 +56,6 @@ def _check_folders(plan: compare_flags.Plan) -> None:
       train.folder_of(values).check()
 
 
-def _history(values: dict[str, Any]) -> list[dict[str, Any]] | None:
-  """The rows of a run that has done all its rounds, else None."""
-  from safl_tf import checkpoints, errors, records
-
-  path = _path(values)
-  done = max(checkpoints.Checkpoints(path / 'checkpoints').rounds(), default=0)
-  try:
-    history = records.read_csv(path / 'metrics.csv')
-  except (OSError, errors.InputError):
-    return None
-  if not history or history[-1]['round'] != done:
-    return None
-  accuracies = [row['test_accuracy'] for row in history]
-  stop = values['stop_at_accuracy']
-  stopped = stop is not None and any(
-    a is not None and a >= stop for a in accuracies
-  )
-  return history if stopped or done >= values['rounds'] else None
-
-
-def _is_complete(values: dict[str, Any]) -> bool:
-  """Whether nothing is left to do for a run; if in doubt, there is.
-
-  What is done already is not repeated by `train.train`.
-  """
-  path = _path(values)
-  if _history(values) is None or values['device_table']:
-    return False
-  last = path / 'plots' / 'partition.png'
-  drawn = last.exists() and (
-    last.stat().st_mtime >= (path / 'metrics.csv').stat().st_mtime
-  )
-  return drawn and values['export'] == 'none'
-
-
-def _path(values: dict[str, Any]) -> pathlib.Path:
-  return train.folder_of(values).path
-
-
 def _train_all(
   plan: compare_flags.Plan, left: Sequence[tuple[str, int]]
 ) -> Iterator[str | None]:
@@ -101,8 +64,6 @@ def _train_all(
     logging.info('all %d runs were finished already', len(plan.runs))
     return
   common.start_tensorflow()
-  import keras
-
   from binaries import building
   from safl_tf import files
 
@@ -115,10 +76,8 @@ def _train_all(
     for number, run in enumerate(plan.runs, start=1):
       if run in left:
         logging.info('run %d of %d: %s, seed %d', number, len(plan.runs), *run)
-        keras.backend.clear_session()  # layers get the names they have alone
-        values = plan.values(*run)
-        built = building.process_and_data(values, dataset)
-        yield train.train(values, train.folder_of(values), *built)[1]
+        assert dataset is not None  # as something is left
+        yield running.run(plan.values(*run), dataset)
 
 
 def _write(plan: compare_flags.Plan) -> str:
@@ -159,7 +118,7 @@ def _finished(plan: compare_flags.Plan) -> list['comparison.Run']:
   from safl_tf import comparison
 
   runs = [(name, seed) for name in plan.algorithms for seed in plan.seeds]
-  histories = [_history(plan.values(*run)) for run in runs]
+  histories = [running.history(plan.values(*run)) for run in runs]
   return [
     comparison.Run(*run, history)
     for run, history in zip(runs, histories, strict=True)

@@ -13,22 +13,33 @@ from safl_tf.version import __version__
 if TYPE_CHECKING:
   from safl_tf.algorithms import (
     Algorithm,
+    build_astw,
+    build_astw_safl,
+    build_centralized,
     build_extended_safl,
     build_fed_avg,
+    build_fed_ma,
+    build_fed_sgd,
+    build_ida,
+    build_ida_safl,
+    build_local_only,
     build_safl,
   )
+  from safl_tf.attacks import Attack
   from safl_tf.data import partition
   from safl_tf.data.client_data import ClientData
   from safl_tf.local import LocalConfig
   from safl_tf.models.folded import FoldedConvPool2D
   from safl_tf.models.lenet5 import lenet5
   from safl_tf.models.light_vgg import light_vgg
-  from safl_tf.process import FederatedProcess, FederatedState, RoundMetrics
+  from safl_tf.process import FederatedProcess
   from safl_tf.rules import fuse, gate, mix, select
   from safl_tf.simulation import Result, train
+  from safl_tf.states import FederatedState, RoundMetrics
 
 __all__ = [
   'Algorithm',
+  'Attack',
   'ClientData',
   'FederatedProcess',
   'FederatedState',
@@ -38,8 +49,16 @@ __all__ = [
   'Result',
   'RoundMetrics',
   '__version__',
+  'build_astw',
+  'build_astw_safl',
+  'build_centralized',
   'build_extended_safl',
   'build_fed_avg',
+  'build_fed_ma',
+  'build_fed_sgd',
+  'build_ida',
+  'build_ida_safl',
+  'build_local_only',
   'build_safl',
   'fuse',
   'gate',
@@ -61,17 +80,27 @@ _MODULES = {
 _ATTRIBUTES = {
   'safl_tf.algorithms': (
     'Algorithm',
+    'build_astw',
+    'build_astw_safl',
+    'build_centralized',
     'build_extended_safl',
     'build_fed_avg',
+    'build_fed_ma',
+    'build_fed_sgd',
+    'build_ida',
+    'build_ida_safl',
+    'build_local_only',
     'build_safl',
   ),
+  'safl_tf.attacks': ('Attack',),
   'safl_tf.data.client_data': ('ClientData',),
   'safl_tf.local': ('LocalConfig',),
   'safl_tf.models.folded': ('FoldedConvPool2D',),
   'safl_tf.models.lenet5': ('lenet5',),
   'safl_tf.models.light_vgg': ('light_vgg',),
-  'safl_tf.process': ('FederatedProcess', 'FederatedState', 'RoundMetrics'),
+  'safl_tf.process': ('FederatedProcess',),
   'safl_tf.simulation': ('Result', 'train'),
+  'safl_tf.states': ('FederatedState', 'RoundMetrics'),
 }
 
 

@@ -1,6 +1,8 @@
 """Trains devices' models of one architecture, many at a time."""
 
+import copy
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -48,34 +50,33 @@ class DeviceTrainer:
     device: str = 'auto',
     stack: int | None = None,
   ):
-    places = devices.find(device)
-    self.device = places[0]
+    self._places = devices.find(device)
+    self.device = self._places[0]
     on_gpu = 'GPU' in self.device
-    executor = executors.resolve(executor, on_gpu)
-    cohort = algorithm.select(0, 1, clients.num_devices)
-    with tf.device(self.device):
-      self.model = _flat_model(model, clients)
-      lowered = lowering.lower(
-        self.model.template, jit_compile, on_gpu, executor == 'vectorized'
-      )
-    self.model.lower(lowered.model)
-    self.jit_compile = lowered.jit_compile
+    self._executor_name = executors.resolve(executor, on_gpu)
+    self._clients = clients
+    self._algorithm = algorithm
+    self._config = config
     self.max_steps = int(config.steps(clients.sizes.max()))
-    updates = [
-      local_update.LocalUpdate(
-        self.model, algorithm, config, clients.x, clients.y, place
-      )
-      for place in places
-    ]
-    setting = executors.Setting(
-      jit_compile=lowered.jit_compile,
-      per_example=lowered.per_example,
+    self._setting = executors.Setting(
+      jit_compile=False,  # until the model is known
+      per_example=False,
       max_steps=self.max_steps,
-      cohort=len(cohort),
+      cohort=len(algorithm.select(0, 1, clients.num_devices)),
       on_gpu=on_gpu,
       stack=stack,
     )
-    self._executor = executors.EXECUTORS[executor](updates, setting)
+    self._jit_choice = jit_compile
+    self._data = [_put(clients, place) for place in self._places]
+    self._build(model)
+
+  def with_model(
+    self, model: keras.Model | flat_model.ModelFn
+  ) -> 'DeviceTrainer':
+    """The same for models of another shape; the data are held only once."""
+    other = copy.copy(self)
+    other._build(model)
+    return other
 
   def __call__(
     self, make_task: Callable[[int], local.Task], ids: Sequence[int]
@@ -87,6 +88,38 @@ class DeviceTrainer:
   def num_traces(self) -> int:
     """How often a device's round, or a piece of it, was traced."""
     return self._executor.num_traces
+
+  def _build(self, model: keras.Model | flat_model.ModelFn) -> None:
+    name, setting = self._executor_name, self._setting
+    with tf.device(self.device):
+      self.model = _flat_model(model, self._clients)
+      lowered = lowering.lower(
+        self.model.template,
+        self._jit_choice,
+        setting.on_gpu,
+        name == 'vectorized',
+      )
+    self.model.lower(lowered.model)
+    self.jit_compile = lowered.jit_compile
+    updates = [
+      local_update.LocalUpdate(
+        self.model, self._algorithm, self._config, x, y, place
+      )
+      for place, (x, y) in zip(self._places, self._data, strict=True)
+    ]
+    self._executor = executors.EXECUTORS[name](
+      updates,
+      setting._replace(
+        jit_compile=lowered.jit_compile, per_example=lowered.per_example
+      ),
+    )
+
+
+def _put(clients: client_data.ClientData, place: str) -> tuple[Any, tf.Tensor]:
+  """All inputs and labels, on a TensorFlow device."""
+  with tf.device(place):
+    x = tf.nest.map_structure(tf.convert_to_tensor, clients.x)
+    return x, tf.convert_to_tensor(clients.y, tf.int32)
 
 
 def _flat_model(

@@ -27,6 +27,12 @@ class LocalConfig:
       local gradient steps that came before this round, (t - 1)·E·⌈m_k/B⌉.
     proximal_mu: μ of FedProx (Li et al. 2020): μ/2·‖w - z̄‖² is added to the
       mean loss, which keeps a device near the global model.
+    optimizer_clock: what the optimizer's counter of steps, which Keras's
+      learning-rate schedules read, starts a round with. 'participation': zero,
+      so that a schedule starts anew, too. 'run': (t - 1)·E·⌈m_k/B⌉, the steps
+      of a device that took part in every round before, so that a schedule goes
+      on over rounds. The other slots are fresh in both; Adam and its like,
+      which divide by 1 - βⁱ to make up for fresh slots, want 'participation'.
   """
 
   local_epochs: int = 3
@@ -37,6 +43,7 @@ class LocalConfig:
   loss_reduction: str = 'sum'
   anneal_clock: str = 'round'
   proximal_mu: float = 0.0
+  optimizer_clock: str = 'participation'
 
   def __post_init__(self) -> None:
     checks.integer('local_epochs', self.local_epochs, low=1)
@@ -48,6 +55,9 @@ class LocalConfig:
     checks.choice('loss_reduction', self.loss_reduction, names.LOSS_REDUCTIONS)
     checks.choice('anneal_clock', self.anneal_clock, names.ANNEAL_CLOCKS)
     checks.real('proximal_mu', self.proximal_mu, 0)
+    checks.choice(
+      'optimizer_clock', self.optimizer_clock, names.OPTIMIZER_CLOCKS
+    )
 
   def to_json(self) -> dict[str, Any]:
     """The fields as JSON values."""
@@ -67,6 +77,12 @@ class LocalConfig:
     if self.anneal_clock == 'round':
       return float(t)
     return float((t - 1) * self.steps(num_examples))
+
+  def iteration(self, t: int, num_examples: int) -> int:
+    """What the optimizer's counter of steps starts round t with."""
+    if self.optimizer_clock == 'participation':
+      return 0
+    return int((t - 1) * self.steps(num_examples))
 
 
 class BatchPlan(NamedTuple):
@@ -117,6 +133,7 @@ class Task(NamedTuple):
     plan: the batches.
     frozen: how many of the trained tensors, from the input on, stay as they
       are; for algorithms that freeze.
+    iteration: where the optimizer's counter of steps starts.
   """
 
   z_bar: np.ndarray
@@ -126,6 +143,7 @@ class Task(NamedTuple):
   clock: float
   plan: BatchPlan
   frozen: np.int32 = np.int32(0)
+  iteration: np.int64 = np.int64(0)
 
 
 class Update(NamedTuple):

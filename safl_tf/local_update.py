@@ -131,6 +131,7 @@ class LocalUpdate:
         num_steps=tf.TensorSpec([], tf.int32),
       ),
       frozen=tf.TensorSpec([], tf.int32),
+      iteration=tf.TensorSpec([], tf.int64),
     )
 
   def __call__(self, task: local.Task, control: Control) -> local.Update:
@@ -164,7 +165,10 @@ class LocalUpdate:
     if self._algorithm.one_step:  # they hold the gradient's sum
       slots = [tf.zeros_like(value) for value in parts.trainable]
     else:
-      slots = [tf.identity(slot) for slot in self._optimizer.initial]
+      initial = self._optimizer.initial
+      if self._config.optimizer_clock == 'run':
+        initial = self._optimizer.starting_at(task.iteration)
+      slots = [tf.identity(slot) for slot in initial]
     return mixed, Training(parts, slots, tf.constant(0.0))
 
   def _hold(self, task: local.Task) -> Held:

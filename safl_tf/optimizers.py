@@ -61,6 +61,16 @@ class PureOptimizer:
     self._optimizer.build(self._variables)
     self.initial = [tf.constant(v.numpy()) for v in self._optimizer.variables]
 
+  def starting_at(self, iteration: tf.Tensor) -> list[tf.Tensor]:
+    """Initial slots, but for the counter of steps, which is given."""
+    counter = self._optimizer.iterations
+    return [
+      tf.cast(iteration, slot.dtype) if variable is counter else slot
+      for variable, slot in zip(
+        self._optimizer.variables, self.initial, strict=True
+      )
+    ]
+
   def apply(
     self,
     slots: Sequence[tf.Tensor],

@@ -50,6 +50,12 @@ def note(text: str) -> str:
   return f'<p class="note">{html.escape(text)}</p>\n'
 
 
+def bullets(items: Iterable[str]) -> str:
+  """Plain texts, one below the other."""
+  inner = ''.join(f'<li>{html.escape(item)}</li>\n' for item in items)
+  return f'<ul class="bullets">\n{inner}</ul>\n'
+
+
 def table(lines: Sequence[Sequence[str]], keys: bool = False) -> str:
   """A table that can be scrolled sideways where it is too wide.
 
@@ -144,7 +150,9 @@ def _axes(chart: plots.Chart) -> tuple[_Axis, _Axis]:
   ]
   ys = bands or [0.0, 1.0]
   left, right = _widened(min(xs), max(xs))
-  low, high = _widened(max(min(ys), 0), min(max(ys), chart.most or math.inf))
+  least = -math.inf if chart.signed else 0
+  most = math.inf if chart.most is None else chart.most
+  low, high = _widened(max(min(ys), least), min(max(ys), most))
   step = _step(high - low, 5)
   low = step * math.floor(low / step + 1e-9)
   high = step * math.ceil(high / step - 1e-9)

@@ -83,7 +83,8 @@ class Chart(NamedTuple):
     x_label: of the axis.
     y_label: of the axis.
     curves: a curve's place here is its look in every chart.
-    most: no value can be larger, if there is such a bound; none is negative.
+    most: no value can be larger, if there is such a bound.
+    signed: whether values may be negative.
   """
 
   title: str
@@ -91,6 +92,7 @@ class Chart(NamedTuple):
   y_label: str
   curves: Sequence[Curve]
   most: float | None = None
+  signed: bool = False
 
 
 def accuracy(history: History, path: Path, title: str) -> Any:
@@ -195,8 +197,11 @@ def partition(
 
 def chart(drawn: Chart, path: Path) -> Any:
   """Curves with their bands, and a legend below."""
+  longest = max((len(curve.name) for curve in drawn.curves), default=0)
+  columns = min(max(1, 84 // (longest + 7)), 4, max(1, len(drawn.curves)))
+  rows = max(1, -(-len(drawn.curves) // columns))
   with _picture(path) as figure:
-    figure.set_size_inches(7, 4.2 + 0.22 * (len(drawn.curves) // 4))
+    figure.set_size_inches(7, 4.2 + 0.22 * (rows - 1))
     axes = figure.subplots()
     for i, curve in enumerate(drawn.curves):
       color, dashes = COLORS[i % len(COLORS)], DASHES[i % len(DASHES)]
@@ -211,10 +216,9 @@ def chart(drawn: Chart, path: Path) -> Any:
     axes.set(title=drawn.title, xlabel=drawn.x_label, ylabel=drawn.y_label)
     low, high = axes.get_ylim()
     most = high if drawn.most is None else 1.01 * drawn.most
-    axes.set_ylim(max(low, 0), min(high, most))
+    axes.set_ylim(low if drawn.signed else max(low, 0), min(high, most))
     if all(float(x).is_integer() for c in drawn.curves for x in c.x):
       axes.xaxis.set_major_locator(_whole_numbers(10))
-    columns = min(4, max(1, len(drawn.curves)))
     figure.legend(loc='outside lower center', ncols=columns, handlelength=3.5)
   return figure
 

@@ -3,76 +3,30 @@
 import dataclasses
 import os
 from collections.abc import Callable
-from typing import NamedTuple
 
 import keras
 import numpy as np
-from absl import logging
 
 from safl_tf import (
   algorithms,
   attacks,
   checks,
+  cohort,
   device_trainer,
   errors,
   flat_model,
   local,
   names,
   seeds,
+  states,
   store,
 )
 from safl_tf.data import client_data
+from safl_tf.fedma import rounds
 from safl_tf.rules import fuse as fuse_rules
 
-
-class FederatedState(NamedTuple):
-  """Everything a run is after t rounds.
-
-  Attributes:
-    seed: of all draws.
-    t: rounds done.
-    z_bar: the server's model [P], None before anything was received.
-    devices: the devices' own models.
-    memory: what the fusion remembers.
-  """
-
-  seed: int
-  t: int
-  z_bar: np.ndarray | None
-  devices: store.DeviceStore
-  memory: dict[str, np.ndarray]
-
-
-class RoundMetrics(NamedTuple):
-  """What happened in a round; lists have an entry for each selected device.
-
-  Attributes:
-    t: the round.
-    ids: S_t.
-    sent: whether each device's update was used.
-    dropped: devices whose update was not finite.
-    hostile: how many of the selected devices are hostile.
-    q: upload probabilities.
-    delta: accuracy gaps Δ.
-    p: probability that an element is kept local, averaged over devices.
-    kept_local: measured share of elements kept local.
-    train_loss: mean over devices.
-    bytes_up: uploaded by devices.
-    bytes_down: sent to devices.
-  """
-
-  t: int
-  ids: np.ndarray
-  sent: np.ndarray
-  dropped: np.ndarray
-  hostile: int
-  q: np.ndarray
-  delta: np.ndarray
-  p: float
-  kept_local: float
-  train_loss: float
-  bytes_up: int
-  bytes_down: int
+FederatedState = states.FederatedState
+RoundMetrics = states.RoundMetrics
 
 
 class FederatedProcess:
@@ -153,6 +107,17 @@ class FederatedProcess:
     self.model = self._trainer.model
     self.device = self._trainer.device
     self.jit_compile = self._trainer.jit_compile
+    self._cohort = cohort.Cohort(
+      self.clients,
+      self.config,
+      attack,
+      self.hostile[:0] if self.algorithm.pooled else self.hostile,
+    )
+    self._matched: rounds.MatchedRounds | None = None
+    if self.algorithm.match is not None:
+      self._matched = rounds.MatchedRounds(
+        self._trainer, self._cohort, self.clients, self.algorithm
+      )
 
   def initialize(self, seed: int = 0) -> FederatedState:
     """The state before the first round: every device untrained.
@@ -177,30 +142,32 @@ class FederatedProcess:
 
   def next(self, state: FederatedState) -> tuple[FederatedState, RoundMetrics]:
     """One communication round, Algorithms 1 and 2."""
+    if self._matched is not None:
+      return self._matched.next(state)
     t = state.t + 1
     ids = self.algorithm.select(state.seed, t, self.clients.num_devices)
     # On each device of S_t: mix, E epochs, gate.
-    trained = self._trainer(lambda k: self._task(state, t, k), ids.tolist())
-    updates = self._spoiled(state, t, ids, trained)
-    finite = np.array([update.finite for update in updates])
-    sent = finite & np.array([update.sent for update in updates])
-    z = [update.z for update in updates]
-    own = {int(k): trained[i].z for i, k in enumerate(ids) if finite[i]}
-    if self.algorithm.one_step:
-      own = {}  # devices keep nothing
-    z_bar, memory = state.z_bar, state.memory
+    trained = self._cohort.train(
+      self._trainer,
+      state.seed,
+      t,
+      ids,
+      lambda k: cohort.Start(state.devices[k], state.z_bar),
+    )
+    own = {} if self.algorithm.one_step else trained.kept()
+    z_bar, memory, sent = state.z_bar, state.memory, trained.sent
     if sent.any():  # else z̄ stays as it is
       received = fuse_rules.Updates(
         t=t,
         ids=ids[sent],
-        z=[z[i] for i in np.flatnonzero(sent)],
+        z=[trained.updates[i].z for i in np.flatnonzero(sent)],
         m=self.clients.sizes[ids[sent]],
       )
       z_bar, memory = self.algorithm.fuse.apply(memory, received, z_bar)
     new_state = FederatedState(
       state.seed, t, z_bar, state.devices.updated(own), memory
     )
-    return new_state, self._metrics(state, t, ids, sent, finite, updates)
+    return new_state, self._metrics(state, trained)
 
   def get_model_weights(self, state: FederatedState) -> list[np.ndarray]:
     """The server's model as `keras.Model.get_weights` lists it."""
@@ -210,6 +177,13 @@ class FederatedProcess:
     """The server's model as a new, plain Keras model."""
     if state.t == 0:
       raise ValueError('there is no global model before the first upload')
+    if state.z_bar is None and state.t < self.rounds_per_pass:
+      raise errors.InputError(
+        'rounds',
+        state.t,
+        'FedMA matches one layer in a round, so its first global model comes '
+        f'after {self.rounds_per_pass}',
+      )
     if state.z_bar is None:
       raise errors.InputError(
         'learning_rate',
@@ -221,8 +195,18 @@ class FederatedProcess:
 
   def model_of(self, state: FederatedState) -> flat_model.FlatModel:
     """The architecture of a state's z̄."""
-    del state
-    return self.model
+    return self.trainer_of(state).model
+
+  def trainer_of(self, state: FederatedState) -> device_trainer.DeviceTrainer:
+    """How models of the architecture of a state's z̄ are computed."""
+    if self._matched is None:
+      return self._trainer
+    return self._matched.trainer_of(state)
+
+  @property
+  def rounds_per_pass(self) -> int:
+    """How many rounds give a global model; FedMA may need several."""
+    return 1 if self._matched is None else self._matched.rounds_per_pass
 
   @property
   def num_traces(self) -> int:
@@ -237,84 +221,16 @@ class FederatedProcess:
       z = self.model.init(seeds.pair(seed, seeds.Role.INIT, 0))
     return lambda k: z
 
-  def _task(self, state: FederatedState, t: int, k: int) -> local.Task:
-    roles = (seeds.Role.MIX, seeds.Role.GATE, seeds.Role.MODEL)
-    z = state.devices[k]
-    return local.Task(
-      z_bar=z if state.z_bar is None else state.z_bar,
-      has_global=state.z_bar is not None,
-      z=z,
-      seeds=np.stack([seeds.pair(state.seed, role, t, k) for role in roles]),
-      clock=self.config.clock(t, int(self.clients.sizes[k])),
-      plan=local.plan_batches(
-        self.clients.indices(k),
-        self.config,
-        self._trainer.max_steps,
-        seeds.generator(state.seed, seeds.Role.BATCHES, t, k),
-      ),
-    )
-
-  def _spoiled(
-    self,
-    state: FederatedState,
-    t: int,
-    ids: np.ndarray,
-    updates: list[local.Update],
-  ) -> list[local.Update]:
-    """What devices upload where some are hostile."""
-    if self.attack is None or not self.attack.on_uploads:
-      return updates
-    found = list(updates)
-    for i in np.flatnonzero(np.isin(ids, self.hostile)):
-      k = int(ids[i])
-      start = state.devices[k] if state.z_bar is None else state.z_bar
-      z = self.attack.spoil(t, k, updates[i].z, start)
-      found[i] = updates[i]._replace(z=z, finite=np.isfinite(z).all())
-    return found
-
   def _metrics(
-    self,
-    state: FederatedState,
-    t: int,
-    ids: np.ndarray,
-    sent: np.ndarray,
-    finite: np.ndarray,
-    updates: list[local.Update],
+    self, state: FederatedState, trained: cohort.Trained
   ) -> RoundMetrics:
-    def column(name: str) -> np.ndarray:
-      return np.array([getattr(update, name) for update in updates])
-
-    dropped = ids[~finite]
-    if len(dropped):
-      names = ', '.join(self.clients.client_ids[k] for k in dropped[:5])
-      more = f' and {len(dropped) - 5} more' if len(dropped) > 5 else ''
-      logging.warning(
-        'round %d: update not finite, dropped: device %s%s', t, names, more
-      )
     item = np.dtype(self.model.dtype).itemsize
-    up = self.algorithm.fuse.uploads(self.model.layout, t)
+    up = self.algorithm.fuse.uploads(self.model.layout, trained.t)
     down = 0 if state.z_bar is None else self.model.size
+    sent = trained.sent
     if not self.algorithm.communicates:
       sent, down = np.zeros_like(sent), 0
-    losses = column('train_loss')[finite]
-    return RoundMetrics(
-      t=t,
-      ids=ids,
-      sent=sent,
-      dropped=dropped,
-      hostile=0
-      if self.algorithm.pooled
-      else int(np.isin(ids, self.hostile).sum()),
-      q=column('q'),
-      delta=column('delta'),
-      p=float(column('p').mean(dtype=np.float64)),
-      kept_local=float(column('kept_local').mean(dtype=np.float64)),
-      train_loss=float(losses.mean(dtype=np.float64))
-      if len(losses)
-      else np.nan,
-      bytes_up=int(sent.sum()) * up * item,
-      bytes_down=len(ids) * down * item,
-    )
+    return self._cohort.measure(trained, sent, up * item, down * item)
 
 
 def _config(

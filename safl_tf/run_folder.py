@@ -253,6 +253,7 @@ def load(path: str | pathlib.Path, argument: str = 'run') -> LoadedRun:
   import keras
 
   from safl_tf import flat_model
+  from safl_tf.fedma import chains, memory
 
   check_is_run(path, argument)
   path = pathlib.Path(path)
@@ -267,6 +268,12 @@ def load(path: str | pathlib.Path, argument: str = 'run') -> LoadedRun:
   example = flat_model.zeros_like_spec(described['inputs'])
   model = keras.saving.deserialize_keras_object(described['model'])
   flat = flat_model.FlatModel(model, example)
+  widths = found.arrays.get(_MEMORY + memory.WIDTHS)
+  if widths is not None:  # FedMA's layers may have grown
+    template = flat.template
+    flat = flat_model.FlatModel(
+      lambda: chains.rebuild(template, widths), example
+    )
   return LoadedRun(
     model=flat.to_model(found.arrays['z_bar']),
     input_spec=described['inputs'],

@@ -18,6 +18,8 @@ from safl_tf import (
   algorithms,
   attacks,
   checks,
+  device_trainer,
+  errors,
   evaluation,
   flat_model,
   local,
@@ -188,6 +190,13 @@ def run(
     class_names: what the labels stand for, to be told by exported models.
     progress: whether to show a progress bar; by default if on a terminal.
   """
+  if schedule.rounds < trainer.rounds_per_pass:
+    raise errors.InputError(
+      'rounds',
+      schedule.rounds,
+      f'must be at least {trainer.rounds_per_pass}, one for each layer that '
+      'FedMA matches',
+    )
   evaluate = _build_evaluate(trainer, test_data)
   state = trainer.initialize(seed)
   history: list[Row] = []
@@ -240,9 +249,12 @@ def _loop(
 def device_table(
   trainer: process.FederatedProcess, state: process.FederatedState
 ) -> list[Row]:
-  """For every device, how good its own and the global model are on its data."""
+  """For every device, how good its own and the global model are on its data.
+
+  Own models are left out where devices keep none, as in FedSGD.
+  """
   clients = trainer.clients
-  predict = _build_predict(trainer, trainer.model, clients.x)
+  predict = _build_predict(trainer.trainer_of(state), clients.x)
   table = []
   hostile = set() if trainer.algorithm.pooled else set(trainer.hostile)
   for k, name in enumerate(clients.client_ids):
@@ -252,7 +264,7 @@ def device_table(
         predict(z, rows), clients.y[rows], from_logits=trainer.model.from_logits
       ).accuracy
       for column, z in (
-        ('own_accuracy', state.devices[k]),
+        ('own_accuracy', state.devices[k] if len(state.devices) else None),
         ('global_accuracy', state.z_bar),
       )
       if z is not None
@@ -268,10 +280,10 @@ def device_table(
 
 
 def _build_predict(
-  trainer: process.FederatedProcess, model: flat_model.FlatModel, x: Any
+  trainer: device_trainer.DeviceTrainer, x: Any
 ) -> evaluation.Predict:
   with tf.device(trainer.device):
-    predict = evaluation.build_predict(model, x, trainer.jit_compile)
+    predict = evaluation.build_predict(trainer.model, x, trainer.jit_compile)
 
   def on_device(z: np.ndarray, rows: np.ndarray) -> np.ndarray:
     with tf.device(trainer.device):
@@ -294,17 +306,20 @@ def _build_evaluate(
   rows = np.arange(len(y))
 
   @functools.lru_cache(maxsize=2)  # z̄'s shape seldom changes
-  def predictor(model: flat_model.FlatModel) -> evaluation.Predict:
-    return _build_predict(trainer, model, x)
+  def predictor(shaped: device_trainer.DeviceTrainer) -> evaluation.Predict:
+    return _build_predict(shaped, x)
 
   def evaluate(state: process.FederatedState) -> evaluation.Scores:
-    model = trainer.model_of(state)
+    shaped = trainer.trainer_of(state)
     models: Iterable[Any] = [state.z_bar]
     if trainer.algorithm.alone:
       models = (state.devices[k] for k in range(trainer.clients.num_devices))
     return evaluation.mean(
       evaluation.score(
-        predictor(model)(z, rows), y, trainer.config.loss, model.from_logits
+        predictor(shaped)(z, rows),
+        y,
+        trainer.config.loss,
+        shaped.model.from_logits,
       )
       for z in models
     )

@@ -62,6 +62,8 @@ def test_roles_keep_their_numbers():
     'GATE': 5,
     'MODEL': 6,
     'PARTITION': 7,
+    'ATTACK': 8,
+    'MATCH': 9,
   }
   expected = np.random.SeedSequence(3, spawn_key=(4, 2, 10, 20))
   np.testing.assert_array_equal(

@@ -56,7 +56,7 @@ def match_units(
   if match.matching == 'bbp':
     maps = bbp.match_all(rows, prior, match.gamma, match.sweeps, rng)
   else:
-    start = rows[np.argmax(sizes)] if reference is None else reference
+    start = rows[int(np.argmax(sizes))] if reference is None else reference
     maps = hungarian.match_all(rows, start, weights, match.sweeps)
   shrunken = prior if match.average == 'map' else None
   return Matched(

@@ -1,0 +1,151 @@
+"""safl-reproduce: see `binaries.reproduce_flags`."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from absl import logging
+
+from binaries import common, reproduce_flags, running, train
+from safl_tf import errors
+from safl_tf.reproduction import experiments, parts
+
+if TYPE_CHECKING:
+  from safl_tf.data import datasets
+
+Values = Sequence[dict[str, Any]]
+
+# What an error is about if data are not there.
+_DATA = ('dataset', 'data_dir', 'speech_dir')
+
+
+def main() -> None:
+  """Flags -> runs that aren't there yet -> a report for each experiment."""
+  if reproduce_flags.FLAGS.list:
+    print(_list())
+    return
+  asked = [
+    (job, [job.values(*run) for run in job.runs])
+    for job in reproduce_flags.jobs()
+  ]
+  for _, values in asked:
+    for one in values:
+      train.folder_of(one).check()
+  left_out = []
+  for job, values in asked:
+    try:
+      _reproduce(job, values)
+    except errors.InputError as error:
+      if len(asked) == 1 or error.argument not in _DATA:
+        raise
+      left_out.append(f'{job.plan.experiment} was left out: --{error}')
+      logging.info('%s', left_out[-1])
+  if left_out:
+    raise common.ExitError('; '.join(left_out))
+
+
+def _list() -> str:
+  """The experiments, in columns."""
+  lines = experiments.table()
+  widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+  shown = ''.join(
+    '  '.join(map(str.ljust, line, widths)).rstrip() + '\n' for line in lines
+  )
+  return f'{shown}\nTimes are for two CPU cores and the default seeds.'
+
+
+def _reproduce(job: reproduce_flags.Job, values: Values) -> None:
+  """Runs what is left of an experiment and writes its report."""
+  left = [i for i, one in enumerate(values) if not running.is_complete(one)]
+  missing: dict[str, str] = {}
+  told = None
+  if left:
+    common.start_tensorflow()
+    data = _load(job, [values[i] for i in left], missing)
+    there = [i for i in left if values[i]['dataset'] in data]
+    for i in _in_turn(job, there):
+      running.run(values[i], data[values[i]['dataset']])
+      told = _write(job, values, missing)
+  else:
+    logging.info('all %d parts were finished already', len(values))
+  print(told or _write(job, values, missing))
+  print(f'page  {job.path / "report.html"}\n')
+
+
+def _load(
+  job: reproduce_flags.Job, values: Values, missing: dict[str, str]
+) -> dict[str, 'datasets.Dataset']:
+  """The data sets by name, each loaded once.
+
+  Args:
+    job: the experiment.
+    values: of the runs that are left.
+    missing: gets the reasons why data sets are missing, if some may be.
+  """
+  from binaries import building
+
+  found: dict[str, datasets.Dataset] = {}
+  first = {one['dataset']: one for one in reversed(values)}
+  problem = None
+  for name, one in first.items():
+    try:
+      found[name] = building.load_data(one)
+    except errors.InputError as error:
+      if not job.plan.spare or error.argument not in _DATA:
+        raise
+      problem = error
+      missing[name] = str(error)
+      logging.info('%s is left out: %s', name, error)
+  if problem is not None and not found:
+    raise problem
+  return found
+
+
+def _in_turn(job: reproduce_flags.Job, left: Sequence[int]) -> Iterator[int]:
+  """The runs that are left, each after a line on where we are."""
+  from safl_tf import files
+
+  runs, start, done = job.runs, time.monotonic(), 0.0
+  seconds = {i: parts.seconds(runs[i][0]) for i in left}
+  with files.run_lock(job.path):
+    for i, expected in seconds.items():
+      pace = (time.monotonic() - start) / done if done else 1.0
+      logging.info(
+        'part %d of %d: %s, seed %d; about %s left',
+        i + 1,
+        len(runs),
+        runs[i][0].name,
+        runs[i][1],
+        parts.told(pace * (sum(seconds.values()) - done)),
+      )
+      yield i
+      done += expected
+
+
+def _write(
+  job: reproduce_flags.Job, values: Values, missing: Mapping[str, str]
+) -> str:
+  """Writes the report on what is finished; returns its tables."""
+  from safl_tf.reproduction import measures, report
+
+  histories: dict[str, list[measures.History]] = {}
+  for (part, _), one in zip(job.runs, values, strict=True):
+    history = running.history(one)
+    if history is not None:
+      histories.setdefault(part.name, []).append(history)
+  found = [
+    measures.Runs(part, histories[part.name])
+    for part in job.plan.parts
+    if part.name in histories
+  ]
+  results = measures.Results(job.plan, job.seeds, found, missing)
+  return report.write(job.path, results)
+
+
+def cli() -> None:
+  """The console script."""
+  common.run('safl-reproduce', reproduce_flags, main)
+
+
+if __name__ == '__main__':
+  cli()

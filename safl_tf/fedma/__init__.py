@@ -1,0 +1,1 @@
+"""FedMA: rounds that match the units of devices' models before averaging."""
