@@ -198,7 +198,7 @@ def partition(
 def chart(drawn: Chart, path: Path) -> Any:
   """Curves with their bands, and a legend below."""
   longest = max((len(curve.name) for curve in drawn.curves), default=0)
-  columns = min(max(1, 84 // (longest + 7)), 4, max(1, len(drawn.curves)))
+  columns = min(max(1, 88 // (longest + 10)), 4, max(1, len(drawn.curves)))
   rows = max(1, -(-len(drawn.curves) // columns))
   with _picture(path) as figure:
     figure.set_size_inches(7, 4.2 + 0.22 * (rows - 1))

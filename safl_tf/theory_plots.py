@@ -53,7 +53,7 @@ def panels(found: Sequence[studies.Comparison], path: plots.Path) -> Any:
   columns = min(len(cases), _COLUMNS.get(cases[0].study, 3))
   rows = -(-len(cases) // columns)
   with plots._picture(path) as figure:
-    figure.set_size_inches(1 + 3 * columns, 1.2 + 2.2 * rows)
+    figure.set_size_inches(max(7, 1 + 3 * columns), 1.2 + 2.2 * rows)
     share = cases[0].study != 'edges' and 'row'
     grid = figure.subplots(rows, columns, squeeze=False, sharey=share)
     for axes in grid.flat[len(cases) :]:
@@ -116,6 +116,7 @@ def _panel(axes: Any, found: Sequence[studies.Comparison]) -> None:
     va='top',
     fontsize=8.5,
     color=_ORANGE if failed else '#444444',
+    bbox={'boxstyle': 'square,pad=0.1', 'fc': 'white', 'lw': 0, 'alpha': 0.9},
   )
 
 
@@ -128,7 +129,7 @@ def final_by_n(found: Sequence[studies.Comparison], path: plots.Path) -> Any:
   """The error at the end of a run by the number of devices."""
   kinds = list(dict.fromkeys(c.case.setting.lam for c in found))
   with plots._picture(path) as figure:
-    figure.set_size_inches(1 + 3.6 * len(kinds), 4)
+    figure.set_size_inches(max(7, 1 + 3.6 * len(kinds)), 4)
     grid = figure.subplots(1, len(kinds), squeeze=False, sharey=True)[0]
     for axes, lam in zip(grid, kinds, strict=True):
       some = [c for c in found if c.case.setting.lam == lam]

@@ -52,8 +52,10 @@ def below(name, folder):
 
 
 RUNNING = (
+  'safl_tf.cohort',
   'safl_tf.device_trainer',
   'safl_tf.executors',
+  'safl_tf.fedma',
   'safl_tf.process',
   'safl_tf.simulation',
   'safl_tf.run_folder',

@@ -258,7 +258,9 @@ def test_cases():
   cases = settings.all_cases()
   assert len({(c.study, c.name) for c in cases}) == len(cases)
   few = settings.few_cases()
-  assert [c.study for c in few] == list(dict.fromkeys(c.study for c in cases))
+  studies_of = list(dict.fromkeys(c.study for c in cases))
+  assert [c.study for c in few] == ['n', *studies_of]
+  assert [c.setting.n for c in few[:2]] == [1, 2]
 
 
 def test_trials_must_be_there():

@@ -122,11 +122,10 @@ def all_cases() -> list[Case]:
 
 
 def few_cases() -> list[Case]:
-  """The first setting of each study, for a quick look."""
-  first: dict[str, Case] = {}
-  for case in all_cases():
-    first.setdefault(case.study, case)
-  return list(first.values())
+  """The first setting of each study, two of n, for a quick look."""
+  cases = all_cases()
+  first = {case.study: case for case in reversed(cases)}
+  return [c for c in cases if c == first[c.study] or c == cases[1]]
 
 
 def _main(lam: float, kind: str) -> Iterator[Case]:
