@@ -24,10 +24,22 @@ def main() -> None:
   if reproduce_flags.FLAGS.list:
     print(_list())
     return
-  asked = [
-    (job, [job.values(*run) for run in job.runs])
-    for job in reproduce_flags.jobs()
-  ]
+  jobs = reproduce_flags.jobs()
+  try:
+    left_out = _reproduce_all(jobs)
+  except errors.InputError as error:
+    if error.argument != 'experiment':
+      raise
+    # What is wrong with a folder is told as to users of safl-train.
+    told = error.allowed.replace('--experiment', '--output_dir')
+    raise errors.InputError('output_dir', error.value, told) from error
+  if left_out:
+    raise common.ExitError('; '.join(left_out))
+
+
+def _reproduce_all(jobs: Sequence[reproduce_flags.Job]) -> list[str]:
+  """Runs experiments one after the other; which of several had no data."""
+  asked = [(job, [job.values(*run) for run in job.runs]) for job in jobs]
   for _, values in asked:
     for one in values:
       train.folder_of(one).check()
@@ -38,10 +50,9 @@ def main() -> None:
     except errors.InputError as error:
       if len(asked) == 1 or error.argument not in _DATA:
         raise
-      left_out.append(f'{job.plan.experiment} was left out: --{error}')
+      left_out.append(f'{job.plan.experiment} was left out: {error}')
       logging.info('%s', left_out[-1])
-  if left_out:
-    raise common.ExitError('; '.join(left_out))
+  return left_out
 
 
 def _list() -> str:
@@ -61,8 +72,14 @@ def _reproduce(job: reproduce_flags.Job, values: Values) -> None:
   told = None
   if left:
     common.start_tensorflow()
-    data = _load(job, [values[i] for i in left], missing)
+    data, problems = _load([values[i] for i in left])
     there = [i for i in left if values[i]['dataset'] in data]
+    nothing = not there and len(left) == len(values)
+    for name, error in problems.items():
+      if nothing or not job.plan.spare:
+        raise error
+      missing[name] = str(error)
+      logging.info('%s is left out: %s', name, error)
     for i in _in_turn(job, there):
       running.run(values[i], data[values[i]['dataset']])
       told = _write(job, values, missing)
@@ -73,32 +90,24 @@ def _reproduce(job: reproduce_flags.Job, values: Values) -> None:
 
 
 def _load(
-  job: reproduce_flags.Job, values: Values, missing: dict[str, str]
-) -> dict[str, 'datasets.Dataset']:
-  """The data sets by name, each loaded once.
-
-  Args:
-    job: the experiment.
-    values: of the runs that are left.
-    missing: gets the reasons why data sets are missing, if some may be.
-  """
+  values: Values,
+) -> tuple[dict[str, 'datasets.Dataset'], dict[str, errors.InputError]]:
+  """The data sets of some runs by name, and what is wrong with others."""
   from binaries import building
 
   found: dict[str, datasets.Dataset] = {}
-  first = {one['dataset']: one for one in reversed(values)}
-  problem = None
-  for name, one in first.items():
+  problems: dict[str, errors.InputError] = {}
+  for one in values:
+    name = one['dataset']
+    if name in found or name in problems:
+      continue
     try:
       found[name] = building.load_data(one)
     except errors.InputError as error:
-      if not job.plan.spare or error.argument not in _DATA:
+      if error.argument not in _DATA:
         raise
-      problem = error
-      missing[name] = str(error)
-      logging.info('%s is left out: %s', name, error)
-  if problem is not None and not found:
-    raise problem
-  return found
+      problems[name] = error
+  return found, problems
 
 
 def _in_turn(job: reproduce_flags.Job, left: Sequence[int]) -> Iterator[int]:

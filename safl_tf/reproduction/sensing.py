@@ -1,0 +1,153 @@
+"""Findings on what SAFL's lead over FedAvg depends on; not in the paper."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from safl_tf import plots
+from safl_tf.reproduction import claims, measures, outcomes
+
+_ROUND = 50
+_TOLD = {
+  'init_shared': 'one initial model for all',
+  'loss_mean': 'loss averaged, not summed',
+  'adam': 'Adam',
+  'momentum': 'momentum 0.9',
+}
+
+
+class Pair(NamedTuple):
+  """FedAvg and SAFL in the same setting.
+
+  Attributes:
+    told: the setting.
+    rate: α on the mean loss of a batch.
+    n: the devices.
+    fedavg: its runs.
+    safl: its runs.
+  """
+
+  told: str
+  rate: float
+  n: int
+  fedavg: measures.Runs
+  safl: measures.Runs
+
+  @property
+  def lead(self) -> float | None:
+    """SAFL's lead in the round looked at."""
+    a, b = self.safl.at(_ROUND), self.fedavg.at(_ROUND)
+    return None if a is None or b is None else a.mean - b.mean
+
+
+def sensitivity(
+  results: measures.Results, every: Mapping[str, Any]
+) -> outcomes.Outcome:
+  """SAFL's lead against the rate and n, and in other settings.
+
+  Args:
+    results: of the experiment.
+    every: all of `paper_numbers.json`.
+  """
+  pairs = _pairs(results)
+  lines = [['', 'FedAvg (%)', 'SAFL (%)', 'lead', 'largest lead', 'in round']]
+  for pair in pairs.values():
+    leads = claims.lead(pair.safl, pair.fedavg)
+    t = max(leads, key=lambda t: leads[t], default=None)
+    lines.append(
+      [
+        pair.told,
+        measures.percent(pair.fedavg.at(_ROUND)),
+        measures.percent(pair.safl.at(_ROUND)),
+        '-' if pair.lead is None else f'{100 * pair.lead:+.1f}',
+        '-' if t is None else f'{100 * leads[t]:+.1f}',
+        '-' if t is None else str(t),
+      ]
+    )
+  shown = {part.round_for(_ROUND) for part in results.plan.parts}
+  title = f'Accuracy in round {"/".join(map(str, shown))}, leads in points'
+  return outcomes.Outcome(
+    [outcomes.Table(title, lines)],
+    _charts(results, pairs, paper_leads(every)),
+    [_seen(pair) for pair in pairs.values()],
+    [],
+  )
+
+
+def paper_leads(every: Mapping[str, Any]) -> dict[int, float]:
+  """The lead in round 50 that the paper's own tables have, by n."""
+  table3 = every['early_accuracy']['mnist']
+  table4 = every['epsilon_temperature']
+  safl = table4['safl']['0.3']['80']['accuracy']
+  return {
+    50: safl - table4['fedavg']['accuracy'],
+    80: table3['safl']['top1'] - table3['fedavg']['top1'],
+  }
+
+
+def _pairs(results: measures.Results) -> dict[str, Pair]:
+  """Settings of which both algorithms are finished, by name."""
+  found = {}
+  for safl in results.where(algorithm='safl'):
+    name = safl.part.cell['setting']
+    fedavg = results.get(algorithm='fedavg', setting=name)
+    if fedavg is None:
+      continue
+    flags = safl.part.flags
+    summed = flags.get('loss_reduction', 'sum') == 'sum'
+    rate = flags['learning_rate'] * (flags['batch_size'] if summed else 1)
+    n = flags['num_devices']
+    told = {
+      '': f'n = {n}, rate {rate:g}',
+      'n': f'n = {n}',
+      'rate': f'rate {rate:g}',
+    }.get(safl.part.cell['vary'], _TOLD.get(name, name))
+    found[name] = Pair(told, rate, n, fedavg, safl)
+  return found
+
+
+def _seen(pair: Pair) -> claims.Finding:
+  """Who is ahead, in words."""
+  runs = (pair.fedavg, pair.safl)
+  if pair.lead is None:
+    return claims.Finding(claims.OPEN, f'{pair.told}: too few rounds were run.')
+  if not any(run.has_learned() for run in runs):
+    text = f'{pair.told}: nothing was learned.'
+    return claims.Finding(claims.OPEN, text)
+  points = f'{100 * abs(pair.lead):.1f} points'
+  if claims.is_within(pair.lead):
+    text = f'SAFL and FedAvg are about as good ({points} apart)'
+  else:
+    side = 'ahead of' if pair.lead > 0 else 'behind'
+    text = f'SAFL is {points} {side} FedAvg'
+  return claims.Finding(claims.SEEN, f'{pair.told}: {text}.')
+
+
+def _charts(
+  results: measures.Results,
+  pairs: Mapping[str, Pair],
+  theirs: Mapping[int, float],
+) -> dict[str, plots.Chart]:
+  """The lead against the rate, and against n with the paper's."""
+  vary = {p.cell['setting']: p.cell['vary'] for p in results.plan.parts}
+
+  def points(axis: str) -> plots.Curve:
+    those = sorted(
+      (getattr(pair, axis), 100 * pair.lead)
+      for name, pair in pairs.items()
+      if vary[name] in ('', axis) and pair.lead is not None
+    )
+    return plots.Curve('lead', [x for x, _ in those], [y for _, y in those])
+
+  def chart(title: str, x: str, *curves: plots.Curve) -> plots.Chart:
+    y = "SAFL's lead (points)"
+    return plots.Chart(title, x, y, curves, most=100.0, signed=True)
+
+  paper = plots.Curve(
+    'lead in the paper', list(theirs), [100 * y for y in theirs.values()]
+  )
+  return {
+    'lead_by_rate': chart(
+      'Lead against the rate', 'rate on the mean loss', points('rate')
+    ),
+    'lead_by_n': chart('Lead against n', 'devices n', points('n'), paper),
+  }

@@ -1,0 +1,316 @@
+import re
+import shutil
+
+import pytest
+
+from binaries import building, common, reproduce_flags, running, train
+from safl_tf import errors, plots, records
+from safl_tf.reproduction import experiments, parts
+from tests.binaries import programs
+from tests.reproduction import made
+
+NAMES = list(experiments.EXPERIMENTS)
+PARTS = ['fedavg', 'safl'] + [
+  f'extended_safl_nu{nu}' for nu in (0.15, 0.3, 0.5)
+]
+COMMAND = ('--experiment=uploads', '--scale=smoke')
+
+
+def touch(run, *args):
+  """In place of a run's pictures, which take long."""
+  (run / 'plots').mkdir(exist_ok=True)
+  (run / 'plots' / 'partition.png').touch()
+
+
+@pytest.fixture(autouse=True)
+def no_pictures(monkeypatch):
+  """Pictures are empty files."""
+  monkeypatch.setattr(plots, 'write_all', touch)
+  monkeypatch.setattr(plots, 'chart', lambda chart, path: path.touch())
+
+
+@pytest.fixture
+def no_tensorflow(monkeypatch):
+  """Whoever starts TensorFlow fails."""
+  monkeypatch.setattr(common, 'start_tensorflow', lambda: pytest.fail('starts'))
+
+
+@pytest.fixture(scope='module')
+def done(tmp_path_factory):
+  """The folder of a smoke run; not to be changed."""
+  folder = tmp_path_factory.mktemp('done')
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(plots, 'write_all', touch)
+    assert programs.call('reproduce', *COMMAND, f'--output_dir={folder}') == 0
+  return folder / 'uploads_smoke'
+
+
+@pytest.fixture
+def copied(done, tmp_path):
+  """The same, to be changed, and the command that made it."""
+  shutil.copytree(done, tmp_path / done.name)
+  return tmp_path / done.name, (*COMMAND, f'--output_dir={tmp_path}')
+
+
+def test_what_it_leaves(done):
+  runs = {f'{name}_seed0' for name in PARTS}
+  files = {'report.md', 'report.html', 'values.csv', 'figures', '.lock'}
+  assert {path.name for path in done.iterdir()} == runs | files
+  for name in runs:
+    rows = records.read_csv(done / name / 'metrics.csv')
+    assert [row['round'] for row in rows] == [1, 2, 3]
+    flags = records.read_hparams(done / name)['flags']
+    assert (flags['dataset'], flags['seed']) == ('mnist_sample', 0)
+  assert (done / 'figures' / 'search.png').read_bytes().startswith(b'\x89PNG')
+  assert not list(done.rglob('.partial-*')) and not list(done.rglob('export'))
+
+
+def test_what_one_reads(done):
+  text = (done / 'report.md').read_text()
+  assert 'Scale smoke. Seed 0. 5 of 5 runs are finished' in text
+  rows = records.read_csv(done / 'safl_seed0' / 'metrics.csv')
+  sent = sum(row['uploaded'] for row in rows)
+  last = f'{100 * rows[-1]["test_accuracy"]:.1f}'
+  line = re.search(r'\| up to round 3 for 80 .*', text).group()
+  assert [cell.strip() for cell in line.split('|')][4:6] == [str(sent), last]
+
+
+def test_same_command_again(copied, call, no_tensorflow):
+  folder, command = copied
+  before = programs.snapshot(folder)
+  for name in ('report.md', 'report.html', 'values.csv'):
+    (folder / name).unlink()
+  outcome = call('reproduce', *command)
+  assert outcome.code == 0
+  assert outcome.err == 'all 5 parts were finished already\n'
+  assert programs.snapshot(folder).keys() == before.keys()
+  assert (folder / 'report.md').read_bytes() == before[
+    (folder / 'report.md').relative_to(folder)
+  ]
+  assert outcome.out.endswith(f'page  {folder / "report.html"}\n\n')
+
+
+def test_only_what_is_left(copied, call):
+  folder, command = copied
+  shutil.rmtree(folder / 'safl_seed0')
+  kept = [path for path in folder.glob('*_seed0')]
+  before = {path: programs.snapshot(path) for path in kept}
+  outcome = call('reproduce', *command)
+  assert outcome.code == 0, outcome.err
+  told = re.findall('^part .*$', outcome.err, re.MULTILINE)
+  assert told == ['part 2 of 5: safl, seed 0; about 6 s left']
+  assert {path: programs.snapshot(path) for path in kept} == before
+  assert (folder / 'safl_seed0' / 'metrics.csv').exists()
+
+
+def test_changed_folder(copied, call, no_tensorflow):
+  folder, command = copied
+  hparams = folder / 'safl_seed0' / 'hparams.json'
+  hparams.write_text(hparams.read_text().replace('"nu": 0.5', '"nu": 0.7'))
+  before = programs.snapshot(folder)
+  outcome = call('reproduce', *command)
+  assert (outcome.code, outcome.out) == (2, '')
+  assert outcome.err.startswith(
+    f'safl-reproduce: --output_dir={folder / "safl_seed0"}: this folder was '
+    'made with other flags (nu was 0.7, is 0.5); choose another --output_dir '
+  )
+  assert programs.snapshot(folder) == before
+
+
+class FakeRuns:
+  """In place of training: runs that leave made-up histories."""
+
+  def __init__(self):
+    self.histories = {}
+    self.missing = {}
+    self.loaded = []
+
+  def load(self, values):
+    name = values['dataset']
+    if name in self.missing:
+      raise errors.InputError('dataset', name, self.missing[name])
+    self.loaded.append(name)
+    return name
+
+  def run(self, values, dataset):
+    assert dataset == values['dataset']
+    if values['experiment'] == 'safl_R0.5_seed1':
+      raise KeyboardInterrupt
+    rounds = values['rounds']
+    self.histories[running.path_of(values)] = made.rows(
+      made.ramp(max(rounds, 2), 0.1, 0.9)[:rounds]
+    )
+
+  def history(self, values):
+    return self.histories.get(running.path_of(values))
+
+
+@pytest.fixture
+def fake(monkeypatch):
+  made_up = FakeRuns()
+  monkeypatch.setattr(building, 'load_data', made_up.load)
+  monkeypatch.setattr(running, 'run', made_up.run)
+  monkeypatch.setattr(running, 'history', made_up.history)
+  monkeypatch.setattr(
+    running, 'is_complete', lambda values: made_up.history(values) is not None
+  )
+  return made_up
+
+
+def test_missing_data(call, fake, tmp_path):
+  fake.missing = {'mnist': 'is not there'}
+  where = f'--output_dir={tmp_path}'
+  outcome = call('reproduce', '--experiment=fraction', where)
+  assert (outcome.code, outcome.out) == (2, '')
+  assert outcome.err == 'safl-reproduce: dataset=mnist: is not there\n'
+  assert list(tmp_path.iterdir()) == []
+
+
+def test_missing_data_of_a_row(call, fake, tmp_path):
+  fake.missing = {'cifar10': 'is not there', 'speech_commands': 'nor this'}
+  where = f'--output_dir={tmp_path}'
+  outcome = call('reproduce', '--experiment=early_accuracy', where)
+  assert outcome.code == 0, outcome.err
+  assert 'cifar10 is left out: dataset=cifar10: is not there\n' in outcome.err
+  assert len(fake.histories) == 6
+  assert fake.loaded == ['mnist', 'fashion_mnist']
+  text = (tmp_path / 'early_accuracy_cpu' / 'report.md').read_text()
+  assert 'CIFAR-10 is left out: dataset=cifar10: is not there.\n' in text
+  assert '| Fashion-MNIST, round 50' in text and '| CIFAR' not in text
+  # The same again: what is there is told, though nothing can be added.
+  outcome = call('reproduce', '--experiment=early_accuracy', where)
+  assert (outcome.code, 'part ' in outcome.err) == (0, False)
+  again = (tmp_path / 'early_accuracy_cpu' / 'report.md').read_text()
+  assert again == text
+  fake.missing = {}
+  outcome = call('reproduce', '--experiment=early_accuracy', where)
+  assert fake.loaded[2:] == ['cifar10', 'speech_commands']
+  assert 'part 12 of 12: safl_speech_commands, seed 0; about ' in outcome.err
+  text = (tmp_path / 'early_accuracy_cpu' / 'report.md').read_text()
+  assert 'left out' not in text and '| CIFAR-10, round 50' in text
+
+
+def test_all_data_are_missing(call, fake, tmp_path):
+  names = ('mnist', 'fashion_mnist', 'cifar10', 'speech_commands')
+  fake.missing = dict.fromkeys(names, 'is not there')
+  where = f'--output_dir={tmp_path}'
+  outcome = call('reproduce', '--experiment=early_accuracy', where)
+  assert outcome.code == 2
+  last = outcome.err.splitlines()[-1]
+  assert last == 'safl-reproduce: dataset=mnist: is not there'
+  assert list(tmp_path.iterdir()) == []
+
+
+def test_all_experiments(call, fake, tmp_path):
+  fake.missing = {'speech_commands': 'is not there'}
+  outcome = call('reproduce', '--experiment=all', f'--output_dir={tmp_path}')
+  assert outcome.code == 1
+  last = outcome.err.splitlines()[-1]
+  assert last == (
+    'safl-reproduce: convergence_speech was left out: '
+    'dataset=speech_commands: is not there'
+  )
+  found = {path.parent.name for path in tmp_path.glob('*/report.html')}
+  assert found == {f'{n}_cpu' for n in NAMES if n != 'convergence_speech'}
+  assert not (tmp_path / 'convergence_speech_cpu').exists()
+
+
+def test_several_seeds_and_a_stop(call, fake, tmp_path):
+  command = ('--experiment=fraction', f'--output_dir={tmp_path}')
+  outcome = call('reproduce', *command, '--scale=smoke', '--seeds=0,1')
+  assert outcome.code == 130
+  text = (tmp_path / 'fraction_smoke' / 'report.md').read_text()
+  assert 'Seeds 0, 1. 9 of 12 runs are finished' in text
+  assert re.search(r'\| FedAvg, R = 0.3 .* ± ', text)
+  assert not re.search(r'\| SAFL, R = 0.7 .* ± ', text)
+  told = re.findall('^part (.*); about .* left$', outcome.err, re.MULTILINE)
+  assert told[0] == '1 of 12: fedavg_R0.3, seed 0'
+  assert told[9:] == ['10 of 12: safl_R0.5, seed 1']
+
+
+def job(name, scale, *flags):
+  known = reproduce_flags.FLAGS
+  for flag in known:
+    known[flag].unparse()
+  known(['safl-reproduce', f'--experiment={name}', f'--scale={scale}', *flags])
+  (found,) = reproduce_flags.jobs()
+  return found
+
+
+@pytest.mark.parametrize('scale', parts.SCALES)
+@pytest.mark.parametrize('name', NAMES)
+def test_flags_are_those_of_safl_train(name, scale, tmp_path):
+  data, clips = f'--data_dir={tmp_path}', f'--speech_dir={tmp_path}'
+  found = job(name, scale, '--seeds=7', data, clips)
+  for part, seed in found.runs:
+    values = found.values(part, seed)
+    assert values.items() >= part.flags.items()
+    assert (values['seed'], values['export']) == (7, 'none')
+    assert train.folder_of(values).path == found.path / f'{part.name}_seed7'
+    speech = part.flags['dataset'] == 'speech_commands'
+    assert values['data_dir'] == str(tmp_path)
+    assert values['speech_dir'] == (str(tmp_path) if speech else None)
+  assert found.path.name == f'{name}_{scale}'
+
+
+BAD = [
+  ('', '--experiment=: is required; see --help'),
+  ('--experiment=upload', '--experiment=upload: did you mean uploads'),
+  (
+    '--experiment=uploads --scale=big',
+    '--scale=big: must be one of paper, cpu',
+  ),
+  (
+    '--experiment=uploads --seeds=a',
+    '--seeds=a: must be a whole number in [0,',
+  ),
+  ('--experiment=uploads --seeds=-1', '--seeds=-1: must be a whole number in'),
+  ('--experiment=uploads --seeds=1,2,1', '--seeds=1,2,1: each must be there'),
+  (
+    '--experiment=uploads --data_dir=no',
+    '--data_dir=no: must be an existing folder',
+  ),
+  (
+    '--experiment=uploads --speech_dir=no',
+    '--speech_dir=no: must be an existing folder',
+  ),
+  (
+    '--experiment=uploads --output_dir=a_file',
+    '--output_dir=a_file/uploads_cpu/fedavg_seed0: a_file is not a folder one',
+  ),
+  ('--nu=0.3', '--nu=0.3: no such flag; see --help'),
+]
+
+
+@pytest.mark.parametrize('line, message', BAD, ids=[line for line, _ in BAD])
+def test_bad_input(line, message, call, no_tensorflow, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'a_file').touch()
+  outcome = call('reproduce', *line.split())
+  assert outcome.err.startswith(f'safl-reproduce: {message}')
+  assert outcome.err.count('\n') == 1
+  assert (outcome.code, outcome.out) == (2, '')
+  assert [path.name for path in tmp_path.iterdir()] == ['a_file']
+
+
+@pytest.mark.parametrize('flag', ['--list', '--help'])
+def test_without_tensorflow(flag):
+  script = (
+    'import sys; from binaries import reproduce; reproduce.cli(); '
+    'print([m for m in ("tensorflow", "keras", "numpy") if m in sys.modules])'
+  )
+  process = programs.start('-c', script, flag, cwd=programs.ROOT)
+  out, err = process.communicate(timeout=60)
+  assert (process.returncode, err) == (0, '')
+  assert out.endswith('\n[]\n')
+  for name in NAMES:
+    assert name in out
+  if flag == '--list':
+    lines = out.splitlines()
+    assert lines[0].split() == [
+      *('experiment', 'in', 'the', 'paper', 'what', 'it', 'shows'),
+      *parts.SCALES,
+    ]
+    assert re.fullmatch(
+      r'uploads +Table VI +Uploads .* \d+ min +\d+ s', lines[7]
+    )
