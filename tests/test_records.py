@@ -12,7 +12,7 @@ from safl_tf import errors, records, version
 
 HEADER = (
   'round,test_accuracy,test_top5_accuracy,test_loss,train_loss,p,kept_local,'
-  'selected,uploaded,dropped,bytes_up,bytes_down,total_bytes_up,'
+  'selected,uploaded,dropped,hostile,bytes_up,bytes_down,total_bytes_up,'
   'total_bytes_down,delta_p50,delta_p90,q_p10,q_p50,seconds,rss_mb'
 )
 
@@ -83,8 +83,8 @@ def test_the_file_itself(log):
     lines = file.read().split('\n')
   assert lines == [
     HEADER,
-    '1,,,0.1,,1.0,,10,,,123456789012345,,,,,,,,,',
-    '2,,,,,0.10000000149011612,,3,,,,,,,,,,,,',
+    '1,,,0.1,,1.0,,10,,,,123456789012345,,,,,,,,,',
+    '2,,,,,0.10000000149011612,,3,,,,,,,,,,,,,',
     '',
   ]
 

@@ -191,7 +191,8 @@ LIGHT = [
     'train',
     '--dataset=a.csv',
     'a.csv: did you mean csv:a.csv? must be one of mnist_sample, mnist, '
-    'fashion_mnist, cifar10, tfds:NAME, npz:FILE, csv:FILE, folder:FOLDER',
+    'fashion_mnist, cifar10, speech_commands, tfds:NAME, npz:FILE, csv:FILE, '
+    'folder:FOLDER',
   ),
   (
     'train',

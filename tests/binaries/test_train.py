@@ -313,13 +313,27 @@ def test_presets(preset, monkeypatch):
     flags[name].unparse()
   assert flags(['safl-train', f'--flagfile={preset}']) == ['safl-train']
   values = training_flags.values()
-  assert values['dataset'] == 'mnist'
-  assert preset.stem == f'mnist_n{values["num_devices"]}'
-  assert values['experiment'] == 'safl_mnist'
+  name, _, size = preset.stem.rpartition('_')
+  if size.startswith('n'):
+    assert values['num_devices'] == int(size[1:])
+  elif size != 'small':
+    name = preset.stem
+    assert values['num_devices'] == 80
+  assert values['dataset'] == name
+  assert values['experiment'] == f'safl_{name}'
+  assert values['model'] == ('lenet5' if name == 'mnist' else 'light_vgg')
+  if size != 'small':
+    assert (values['rounds'], values['mean_examples']) == (100, 600)
+    assert (values['epsilon'], values['temperature']) == (0.3, 80)
 
 
 def test_there_are_presets():
-  assert len(PRESETS) >= 3
+  datasets = ('mnist', 'fashion_mnist', 'cifar10', 'speech_commands')
+  small = {path.stem for path in PRESETS if path.stem.endswith('_small')}
+  assert small == {f'{name}_small' for name in datasets}
+  assert {*datasets[1:], 'mnist_n40', 'mnist_n80', 'mnist_n120'} < {
+    path.stem for path in PRESETS
+  }
 
 
 def test_flagfile(train, tmp_path):
