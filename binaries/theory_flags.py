@@ -1,7 +1,7 @@
 """Measures SAFL's error where the theory applies, beside the paper's bounds.
 
   safl-theory --output_dir=runs/theory
-  safl-theory --output_dir=/tmp/theory --scale=smoke
+  safl-theory --output_dir=theory_smoke --scale=smoke
 
 Devices have functions that meet the paper's assumptions, and run through the
 same process as real models, many trials at a time. Writes theory.csv (every
