@@ -38,7 +38,7 @@ def process_and_data(
     dataset: the one they name, if it is loaded already.
   """
   algorithm = algorithms.build(values['algorithm'], **values)
-  config = _from_fields(local.LocalConfig, values)
+  config = checks.call(local.LocalConfig, values)
   if dataset is None:
     dataset = load_data(values)
   clients, _ = partitioning.clients(values, dataset)
@@ -224,9 +224,3 @@ def predict(
   if from_logits is None:
     from_logits = not flat_model.are_probabilities(outputs)
   return outputs, from_logits
-
-
-def _from_fields(function: Any, values: dict[str, Any]) -> Any:
-  """Calls a function with the flags it has arguments for."""
-  known = function.__annotations__
-  return function(**{k: v for k, v in values.items() if k in known})

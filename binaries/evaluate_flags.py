@@ -10,7 +10,7 @@ Prints loss, top-1 and top-5 accuracy and a table by class.
 
 from typing import Any
 
-from binaries import common
+from binaries import common, data_flags
 from safl_tf import errors, names
 from safl_tf.data import own_forms
 
@@ -28,17 +28,7 @@ FLAGS.text(
 FLAGS.folder(
   'data_dir', None, "TFDS's folder; TFDS_DATA_DIR or its default if not given."
 )
-FLAGS.folder('speech_dir', None, own_forms.HELP['speech_dir'])
-for _name in ('label_column', 'client_column', 'image_size'):
-  FLAGS.text(_name, None, own_forms.HELP[_name])
-FLAGS.real(
-  'test_fraction',
-  None,
-  f'{own_forms.HELP["test_fraction"]}; 1 takes all.',
-  low=0,
-  high=1,
-  open_low=True,
-)
+data_flags.define(FLAGS, 1, '; 1 takes all.')
 FLAGS.choice(
   'loss',
   None,

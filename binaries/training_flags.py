@@ -18,7 +18,7 @@ import os
 import pathlib
 from typing import Any
 
-from binaries import common, partitioning
+from binaries import common, data_flags, partitioning
 from safl_tf import checks, errors, names
 from safl_tf.data import own_forms
 
@@ -29,17 +29,7 @@ FLAGS.text('dataset', 'mnist_sample', own_forms.HELP['dataset'])
 FLAGS.folder(
   'data_dir', None, "TFDS's folder; TFDS_DATA_DIR or its default if not given."
 )
-FLAGS.folder('speech_dir', None, own_forms.HELP['speech_dir'])
-for _name in ('label_column', 'client_column', 'image_size'):
-  FLAGS.text(_name, None, own_forms.HELP[_name])
-FLAGS.real(
-  'test_fraction',
-  None,
-  f'{own_forms.HELP["test_fraction"]}.',
-  low=0,
-  high=0.9,
-  open_low=True,
-)
+data_flags.define(FLAGS, 0.9, '.')
 FLAGS.text(
   'model',
   'auto',

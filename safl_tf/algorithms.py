@@ -356,7 +356,7 @@ def build(
   checks.choice(
     'server_optimizer', server_optimizer, ('none', *names.SERVER_OPTIMIZERS)
   )
-  algorithm = _call(BUILDERS[name], arguments)
+  algorithm = checks.call(BUILDERS[name], arguments)
   for flag, value, unset in (
     ('fusion', fusion, 'auto'),
     ('server_optimizer', server_optimizer, 'none'),
@@ -364,7 +364,7 @@ def build(
     if value != unset and algorithm.match is not None:
       raise errors.InputError(flag, value, 'FedMA is a fusion of its own')
   if fusion != 'auto':
-    fuse = _call(FUSIONS[fusion], arguments)
+    fuse = checks.call(FUSIONS[fusion], arguments)
     algorithm = dataclasses.replace(algorithm, fuse=fuse)
   if server_optimizer != 'none':
     own = {
@@ -387,12 +387,6 @@ def describe(algorithm: Algorithm) -> dict[str, str]:
     field.name: _describe(getattr(algorithm, field.name))
     for field in dataclasses.fields(algorithm)
   }
-
-
-def _call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-  """Calls a function with those arguments that it takes."""
-  known = function.__annotations__
-  return function(**{k: v for k, v in arguments.items() if k in known})
 
 
 def _refuse(argument: str, reason: str) -> None:

@@ -1,9 +1,9 @@
-"""Checks of arguments; each returns the value or raises `InputError`."""
+"""Checks of arguments, which return the value or raise `InputError`."""
 
 import difflib
 import math
 import numbers
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from safl_tf import errors
@@ -53,6 +53,12 @@ def choice(name: str, value: Any, allowed: Iterable[str]) -> str:
       name, value, f'{hint}must be one of {", ".join(allowed)}'
     )
   return value
+
+
+def call(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+  """Calls a function with those of the arguments that it takes, by name."""
+  known = function.__annotations__
+  return function(**{k: v for k, v in arguments.items() if k in known})
 
 
 def _interval(low: float, high: float, open_low: bool) -> str:
