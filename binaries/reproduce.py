@@ -67,14 +67,24 @@ def _list() -> str:
 
 def _reproduce(job: reproduce_flags.Job, values: Values) -> None:
   """Runs what is left of an experiment and writes its report."""
-  left = [i for i, one in enumerate(values) if not running.is_complete(one)]
+  wanted = [i for i, run in enumerate(job.runs) if run[0].name in job.wanted]
+  # Where each run is read: a run of another experiment may be the same.
+  places = [
+    one if running.history(one) is not None else running.twin(one) or one
+    for one in values
+  ]
+  left = [
+    i
+    for i in wanted
+    if places[i] is values[i] and not running.is_complete(values[i])
+  ]
   missing: dict[str, str] = {}
   told = None
   if left:
     common.start_tensorflow()
     data, problems = _load([values[i] for i in left])
     there = [i for i in left if values[i]['dataset'] in data]
-    nothing = not there and len(left) == len(values)
+    nothing = not there and len(left) == len(wanted)
     for name, error in problems.items():
       if nothing or not job.plan.spare:
         raise error
@@ -82,10 +92,10 @@ def _reproduce(job: reproduce_flags.Job, values: Values) -> None:
       logging.info('%s is left out: %s', name, error)
     for i in _in_turn(job, there):
       running.run(values[i], data[values[i]['dataset']])
-      told = _write(job, values, missing)
+      told = _write(job, places, missing)
   else:
-    logging.info('all %d parts were finished already', len(values))
-  print(told or _write(job, values, missing))
+    logging.info('there is nothing left to run')
+  print(told or _write(job, places, missing))
   print(f'page  {job.path / "report.html"}\n')
 
 
@@ -132,22 +142,26 @@ def _in_turn(job: reproduce_flags.Job, left: Sequence[int]) -> Iterator[int]:
 
 
 def _write(
-  job: reproduce_flags.Job, values: Values, missing: Mapping[str, str]
+  job: reproduce_flags.Job, places: Values, missing: Mapping[str, str]
 ) -> str:
   """Writes the report on what is finished; returns its tables."""
   from safl_tf.reproduction import measures, report
 
   histories: dict[str, list[measures.History]] = {}
-  for (part, _), one in zip(job.runs, values, strict=True):
+  shared = []
+  for (part, _), one in zip(job.runs, places, strict=True):
     history = running.history(one)
     if history is not None:
       histories.setdefault(part.name, []).append(history)
+      path = running.path_of(one)
+      if path.parent != job.path:
+        shared.append(f'{path.parent.name}/{path.name}')
   found = [
     measures.Runs(part, histories[part.name])
     for part in job.plan.parts
     if part.name in histories
   ]
-  results = measures.Results(job.plan, job.seeds, found, missing)
+  results = measures.Results(job.plan, job.seeds, found, missing, shared)
   return report.write(job.path, results)
 
 

@@ -9,7 +9,8 @@ The paper is "Gradual Federated Learning with Simulated Annealing".
 All is in OUTPUT_DIR/EXPERIMENT_SCALE: report.html, report.md, figures/ with
 the numbers behind them, values.csv (the paper's numbers and ours), and for each
 part a run's folder PART_seedSEED as safl-train leaves it. The report is written
-anew after each part. The same command again goes on where it stopped.
+anew after each part. The same command again goes on where it stopped. A run
+that another experiment in OUTPUT_DIR has made already is not made again.
 """
 
 import copy
@@ -39,6 +40,12 @@ FLAGS.text(
   'Seeds of all random draws, with commas between them; at the scale paper '
   '0,1,2 (0 to 99 for uploads), else 0.',
 )
+FLAGS.text(
+  'parts',
+  None,
+  'Only these parts of an experiment, with commas between them, such as '
+  'fedavg_n80,safl_n80; all if not given.',
+)
 FLAGS.text('output_dir', 'runs', 'Where experiments are kept.')
 FLAGS.folder(
   'data_dir', None, "TFDS's folder; TFDS_DATA_DIR or its default if not given."
@@ -59,12 +66,14 @@ class Job(NamedTuple):
     seeds: of its runs.
     path: its folder.
     places: flags of safl-train that say where data are.
+    wanted: the names of the parts to run.
   """
 
   plan: parts.Plan
   seeds: tuple[int, ...]
   path: pathlib.Path
   places: dict[str, str]
+  wanted: frozenset[str]
 
   @property
   def runs(self) -> list[tuple[parts.Part, int]]:
@@ -92,7 +101,7 @@ def jobs() -> list[Job]:
   """What the flags ask for.
 
   Raises:
-    InputError: no experiment, or seeds that are none.
+    InputError: no experiment, or seeds or parts that are none.
   """
   name = FLAGS.required('experiment')
   seeds = None if FLAGS.seeds is None else _seeds(FLAGS.seeds)
@@ -110,9 +119,24 @@ def jobs() -> list[Job]:
       plan.seeds if seeds is None else seeds,
       folder / f'{plan.experiment}_{plan.scale}',
       places,
+      _parts(plan, name == 'all'),
     )
     for plan in plans
   ]
+
+
+def _parts(plan: parts.Plan, among_all: bool) -> frozenset[str]:
+  known = [part.name for part in plan.parts]
+  if FLAGS.parts is None:
+    return frozenset(known)
+  if among_all:
+    raise errors.InputError(
+      'parts', FLAGS.parts, 'needs one experiment, not --experiment=all'
+    )
+  wanted = [part.strip() for part in FLAGS.parts.split(',')]
+  for name in wanted:
+    checks.choice('parts', name, known)
+  return frozenset(wanted)
 
 
 def _seeds(text: str) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ def path_of(values: dict[str, Any]) -> pathlib.Path:
 
 
 def history(values: dict[str, Any]) -> list[dict[str, Any]] | None:
-  """The rows of a run that has done all its rounds, else None."""
+  """The rows of the rounds asked for, if a run has done them all, else None."""
   from safl_tf import checkpoints, errors, records
 
   path = path_of(values)
@@ -31,7 +31,38 @@ def history(values: dict[str, Any]) -> list[dict[str, Any]] | None:
   stopped = stop is not None and any(
     a is not None and a >= stop for a in accuracies
   )
-  return rows if stopped or done >= values['rounds'] else None
+  if not stopped and done < values['rounds']:
+    return None
+  return [row for row in rows if row['round'] <= values['rounds']]
+
+
+def twin(values: dict[str, Any]) -> dict[str, Any] | None:
+  """A run in a folder beside `output_dir` that has done the same, if any.
+
+  It has the same flags and seed, and has done as many rounds or more.
+
+  Args:
+    values: of the flags of the run that isn't done itself.
+
+  Returns:
+    The same values, but for where the other run is.
+  """
+  from safl_tf import errors, records
+
+  mine = train.folder_of(values)
+  beside = pathlib.Path(values['output_dir']).parent
+  for path in sorted(beside.glob(f'*/*_seed{values["seed"]}/hparams.json')):
+    run = path.parent
+    try:
+      hparams = records.read_hparams(run)
+    except (OSError, errors.InputError):
+      continue
+    if not hparams or run == mine.path or mine.changed(hparams['flags']):
+      continue
+    other = values | {'output_dir': str(run.parent), 'experiment': run.name}
+    if history(other) is not None:
+      return other
+  return None
 
 
 def is_complete(values: dict[str, Any]) -> bool:

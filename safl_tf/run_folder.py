@@ -85,7 +85,7 @@ class RunFolder:
           'experiment', self.path, 'has checkpoints but no hparams.json'
         )
       return
-    changed = records.differing(hparams['flags'], self._flags, ignore=_FREE)
+    changed = self.changed(hparams['flags'])
     if changed:
       told = '; '.join(
         f'{name} was {was}, is {now}' for name, (was, now) in changed.items()
@@ -104,6 +104,10 @@ class RunFolder:
         f'{self.path} has done {done} already; must be at least that, or '
         'choose another --experiment',
       )
+
+  def changed(self, flags: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """What another run computes with other flags: its value and this one's."""
+    return records.differing(flags, self._flags, ignore=_FREE)
 
   @contextmanager
   def opened(self) -> Iterator[None]:

@@ -147,12 +147,14 @@ class Results(NamedTuple):
     seeds: those asked for.
     runs: the finished ones, in the plan's order.
     missing: why parts were left out, by the data set that is missing.
+    shared: folders of runs that other experiments have made.
   """
 
   plan: parts.Plan
   seeds: tuple[int, ...]
   runs: Sequence[Runs]
   missing: Mapping[str, str] = {}
+  shared: Sequence[str] = ()
 
   def get(self, **cell: Any) -> Runs | None:
     """The first runs that stand for a cell of the paper, if there are any.

@@ -108,8 +108,6 @@ def seconds(part: Part) -> float:
     whole = flags.get('partition') == 'quantity'
     examples = size if whole else min(examples, size)
     work *= _ONE_CORE if flags['model'] == 'lenet5' else 1
-  elif flags.get('devices_per_round'):
-    examples *= flags['devices_per_round'] / flags['num_devices']
   else:
     examples *= flags.get('fraction', 1)
   if algorithm == 'fedsgd':

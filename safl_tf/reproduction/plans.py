@@ -13,8 +13,8 @@ _PAIR = ('fedavg', 'safl')
 _OTHERS = ('fedsgd', 'fedavg', 'astw', 'ida', 'fedma')
 _N = (40, 80, 120)
 _FEW = (2, 3, 4)
-_HALF_OF_100 = {'num_devices': 100, 'devices_per_round': 50}
-_HALF_OF_FEW = {'num_devices': 4, 'devices_per_round': 2}
+_HALF_OF_100 = {'num_devices': 100, 'fraction': 0.5}
+_HALF_OF_FEW = {'num_devices': 4, 'fraction': 0.5}
 _UP_TO_50 = '50 rounds in place of 100: up to the one that the paper speaks of.'
 
 
@@ -93,7 +93,7 @@ def early_accuracy(scale: str) -> parts.Plan:
   small: dict[str, settings.Flags] = {
     'fashion_mnist': {'model': 'lenet5', 'num_devices': 12},
     'cifar10': {'model': 'lenet5', 'num_devices': 12},
-    'speech_commands': settings.SMALL_SPEECH | {'rounds': 20, 'eval_every': 10},
+    'speech_commands': settings.SMALL_SPEECH | {'rounds': 20},
   }
   made = []
   for data in ('mnist', *small):

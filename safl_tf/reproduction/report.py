@@ -42,7 +42,7 @@ def write(folder: pathlib.Path, results: measures.Results) -> str:
   """
   outcome = findings.find(results)
   figures = folder / 'figures'
-  figures.mkdir(exist_ok=True)
+  figures.mkdir(parents=True, exist_ok=True)
   for name, chart in outcome.charts.items():
     files.write_text(figures / f'{name}.csv', comparison.to_csv(_points(chart)))
     plots.chart(chart, figures / f'{name}.png')
@@ -173,6 +173,7 @@ def _intro(results: measures.Results) -> list[str]:
   of = f'{about.place} of {_PAPER}. ' if about.place[0].isupper() else ''
   finished = sum(len(runs.histories) for runs in results.runs)
   total = len(plan.runs(results.seeds))
+  shared = ', '.join(results.shared)
   return [
     f'{of}{about.about}',
     f"The paper's numbers: {source}.",
@@ -182,6 +183,7 @@ def _intro(results: measures.Results) -> list[str]:
       f'{measures.DATA[data]} is left out: {reason}.'
       for data, reason in results.missing.items()
     ),
+    *([f'Runs shared with other experiments: {shared}.'] if shared else []),
   ]
 
 

@@ -82,7 +82,7 @@ def test_same_command_again(copied, call, no_tensorflow):
     (folder / name).unlink()
   outcome = call('reproduce', *command)
   assert outcome.code == 0
-  assert outcome.err == 'all 5 parts were finished already\n'
+  assert outcome.err == 'there is nothing left to run\n'
   assert programs.snapshot(folder).keys() == before.keys()
   assert (folder / 'report.md').read_bytes() == before[
     (folder / 'report.md').relative_to(folder)
@@ -101,6 +101,79 @@ def test_only_what_is_left(copied, call):
   assert told == ['part 2 of 5: safl, seed 0; about 6 s left']
   assert {path: programs.snapshot(path) for path in kept} == before
   assert (folder / 'safl_seed0' / 'metrics.csv').exists()
+
+
+def test_only_some_parts(copied, call):
+  folder, command = copied
+  for name in ('safl', 'fedavg'):
+    shutil.rmtree(folder / f'{name}_seed0')
+  outcome = call('reproduce', *command, '--parts=safl, extended_safl_nu0.3')
+  assert outcome.code == 0, outcome.err
+  told = re.findall('^part .*$', outcome.err, re.MULTILINE)
+  assert told == ['part 2 of 5: safl, seed 0; about 6 s left']
+  assert not (folder / 'fedavg_seed0').exists()
+  # The report tells of all that is there, wanted now or not.
+  assert '4 of 5 runs are finished' in (folder / 'report.md').read_text()
+  again = call('reproduce', *command, '--parts=safl')
+  assert again.err == 'there is nothing left to run\n'
+
+
+@pytest.fixture
+def beside(done, tmp_path):
+  """An experiment that has made all runs, and the command for another."""
+  shutil.copytree(done, tmp_path / 'first')
+  return tmp_path / 'first', (*COMMAND, f'--output_dir={tmp_path}')
+
+
+def test_runs_of_another_experiment(beside, call, no_tensorflow):
+  first, command = beside
+  before = programs.snapshot(first)
+  assert call('reproduce', *command).code == 0
+  assert programs.snapshot(first) == before
+  folder = first.parent / 'uploads_smoke'
+  assert not list(folder.glob('*_seed0'))
+  text = (folder / 'report.md').read_text()
+  shared = ', '.join(f'first/{name}_seed0' for name in PARTS)
+  assert f'Runs shared with other experiments: {shared}.\n' in text
+  (same,) = re.findall(r'(?s)(\n## Total uploads.*)', text)
+  assert same in (first / 'report.md').read_text()
+
+
+@pytest.mark.parametrize(
+  'file, old, new',
+  [
+    ('hparams.json', '"epsilon": 0.3', '"epsilon": 0.4'),
+    ('hparams.json', '"seed": 0', '"seed": 1'),
+    ('hparams.json', '{', 'no JSON'),
+    ('metrics.csv', '\n3,', '\n4,'),  # not what the checkpoint has
+  ],
+)
+def test_other_runs_of_another_experiment(file, old, new, beside, call):
+  first, command = beside
+  path = first / 'safl_seed0' / file
+  assert old in path.read_text()
+  path.write_text(path.read_text().replace(old, new))
+  outcome = call('reproduce', *command)
+  assert outcome.code == 0, outcome.err
+  told = re.findall('^part .*$', outcome.err, re.MULTILINE)
+  assert told == ['part 2 of 5: safl, seed 0; about 6 s left']
+  runs = (first.parent / 'uploads_smoke').glob('*_seed0')
+  assert [run.name for run in runs] == ['safl_seed0']
+
+
+@pytest.mark.parametrize(
+  'rounds, found', [(2, [1, 2]), (3, [1, 2, 3]), (4, None)]
+)
+def test_rounds_of_a_twin(rounds, found, beside):
+  first, _ = beside
+  asked = job('uploads', 'smoke', f'--output_dir={first.parent}')
+  values = asked.values(*asked.runs[1]) | {'rounds': rounds}
+  assert running.history(values) is None
+  twin = running.twin(values)
+  assert (twin is None) == (found is None)
+  if twin is not None:
+    assert running.path_of(twin) == first / 'safl_seed0'
+    assert [row['round'] for row in running.history(twin)] == found
 
 
 def test_changed_folder(copied, call, no_tensorflow):
@@ -277,6 +350,14 @@ BAD = [
   (
     '--experiment=uploads --output_dir=a_file',
     '--output_dir=a_file/uploads_cpu/fedavg_seed0: a_file is not a folder one',
+  ),
+  (
+    '--experiment=uploads --parts=safl,nu0.3',
+    '--parts=nu0.3: did you mean extended_safl_nu0.3? must be one of fedavg,',
+  ),
+  (
+    '--experiment=all --parts=safl',
+    '--parts=safl: needs one experiment, not --experiment=all',
   ),
   ('--nu=0.3', '--nu=0.3: no such flag; see --help'),
 ]
