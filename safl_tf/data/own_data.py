@@ -57,7 +57,8 @@ def load(name: str, options: own_forms.Options) -> OwnData:
     classes = options.class_names or own_tables.class_names(train)
     if len(classes) < 2:
       raise own_tables.DataError(
-        f'all labels are {classes[0]}; there must be two at least'
+        f'{train.place(0)}: all labels are {classes[0]}; there must be two '
+        'at least'
       )
     y = own_tables.encode(train, classes)
     if test is not None:

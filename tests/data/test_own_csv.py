@@ -282,7 +282,7 @@ BROKEN = {
   'one class': (
     'a,label\n1,cat\n2,cat\n',
     {},
-    'all labels are cat; there must be two at least',
+    'line 2, column label: all labels are cat; there must be two at least',
   ),
   'unknown class': (
     FLOWERS,

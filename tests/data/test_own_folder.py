@@ -185,7 +185,7 @@ BROKEN = {
   ),
   'one class': (
     lambda path: (clear(path / 'bee'), (path / 'bee').rmdir()),
-    'all labels are ant; there must be two at least',
+    'ant/0.png: all labels are ant; there must be two at least',
   ),
   'unknown test class': (
     unknown_test_class,

@@ -175,7 +175,7 @@ BROKEN = {
   ),
   'one class': (
     {'x': X, 'y': Y * 0},
-    'all labels are 0; there must be two at least',
+    'y, row 0: all labels are 0; there must be two at least',
   ),
   'clients': (
     {'x': X, 'y': Y, 'client': Y[1:]},
