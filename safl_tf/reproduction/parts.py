@@ -20,7 +20,7 @@ _EXAMPLES = {
 # Microseconds for an example in an epoch on two cores. LeNet-5 on digits and
 # Light VGG on CIFAR-10 were measured (docs/benchmarks.md); the others follow by
 # the number of multiplications.
-_DIGIT, _COLOUR = 36.7, 81.0
+_DIGIT, _COLOUR = 28.9, 63.8
 _MICROSECONDS = {
   'lenet5': {'cifar10': _COLOUR},
   'light_vgg': {
