@@ -155,7 +155,9 @@ def load_predictor(path: str) -> Predictor:
   folder = pathlib.Path(path)
   if run_folder.is_run(folder):
     loaded = run_folder.load(folder, 'model')
-    return Predictor(loaded.model, loaded.from_logits, loaded.class_names)
+    return Predictor(
+      loaded.model, loaded.from_logits, loaded.data['class_names']
+    )
   if (folder / 'saved_model.pb').is_file():
     return Predictor(_load_signature(path), None, _class_names(folder))
   if folder.is_dir():

@@ -68,7 +68,7 @@ def train(
       values['seed'],
       (dataset.x_test, dataset.y_test),
       folder,
-      dataset.class_names,
+      dataset.about,
     )
     with futures.ThreadPoolExecutor(1) as side:
       pictures = side.submit(_write_results, values, path, result, dataset)
@@ -102,7 +102,7 @@ def _export(
   from safl_tf import export, run_folder
 
   model, formats = result.process.model, values['export']
-  about = run_folder.about(result.state.t, dataset.class_names)
+  about = run_folder.about(result.state.t, dataset.about)
   if export.is_current(path / 'export', formats, about):
     return None
   try:

@@ -97,7 +97,7 @@ class Chart(NamedTuple):
 
 def accuracy(history: History, path: Path, title: str) -> Any:
   """Top-1 and top-5 test accuracy in % by round."""
-  with _picture(path) as figure:
+  with picture(path) as figure:
     (axes,) = _panels(figure, history, title)
     t, values = series(history, 'test_top5_accuracy')
     _line(axes, t, 100 * values, _ORANGE, 'top-5, last {:.2f} %')
@@ -111,7 +111,7 @@ def accuracy(history: History, path: Path, title: str) -> Any:
 
 def loss(history: History, path: Path, title: str) -> Any:
   """Test and train loss by round."""
-  with _picture(path) as figure:
+  with picture(path) as figure:
     (axes,) = _panels(figure, history, title)
     _line(axes, *series(history, 'train_loss'), _ORANGE, 'train, last {:.4g}')
     _line(axes, *series(history, 'test_loss'), _BLUE, 'test, last {:.4g}')
@@ -122,7 +122,7 @@ def loss(history: History, path: Path, title: str) -> Any:
 
 def annealing(history: History, path: Path, title: str) -> Any:
   """p_t, and the share of elements that devices kept of their own models."""
-  with _picture(path) as figure:
+  with picture(path) as figure:
     (axes,) = _panels(figure, history, title)
     _line(axes, *series(history, 'p'), _BLUE, 'probability $p_t$', dots=1)
     t, values = series(history, 'kept_local')
@@ -137,7 +137,7 @@ def annealing(history: History, path: Path, title: str) -> Any:
 
 def uploads(history: History, path: Path, title: str) -> Any:
   """Uploads per round, in front of the selected; megabytes up in total."""
-  with _picture(path) as figure:
+  with picture(path) as figure:
     counts, traffic = _panels(figure, history, title, panels=2)
     for column, color in (('selected', _GREY), ('uploaded', _BLUE)):
       t, values = series(history, column)
@@ -173,7 +173,7 @@ def partition(
   width = 3.8 + np.clip(0.42 * C, 2, 12)
   height = 1.8 + min(0.25 * n, 6 + 0.004 * n, 10)
   shown = np.linspace(0, n - 1, min(n, _SHOWN)).round().astype(int)
-  with _picture(path) as figure:
+  with picture(path) as figure:
     figure.set_size_inches(width, height)
     heat, sizes = figure.subplots(1, 2, width_ratios=(width - 3, 1.8))
     image = _heat_map(heat, label_counts[shown], class_names, n)
@@ -200,7 +200,7 @@ def chart(drawn: Chart, path: Path) -> Any:
   longest = max((len(curve.name) for curve in drawn.curves), default=0)
   columns = min(max(1, 88 // (longest + 10)), 4, max(1, len(drawn.curves)))
   rows = max(1, -(-len(drawn.curves) // columns))
-  with _picture(path) as figure:
+  with picture(path) as figure:
     figure.set_size_inches(7, 4.2 + 0.22 * (rows - 1))
     axes = figure.subplots()
     for i, curve in enumerate(drawn.curves):
@@ -247,7 +247,7 @@ def series(history: History, column: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 @contextlib.contextmanager
-def _picture(path: Path) -> Iterator[Any]:
+def picture(path: Path) -> Iterator[Any]:
   """An empty figure in this module's style; written when the block ends."""
   import matplotlib.figure
   from matplotlib.backends import backend_agg

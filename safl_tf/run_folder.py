@@ -8,7 +8,7 @@ import json
 import os
 import pathlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -189,9 +189,9 @@ def _restored(
 def write_model(
   path: pathlib.Path,
   model: 'flat_model.FlatModel',
-  class_names: Sequence[str],
+  data: Mapping[str, Any],
 ) -> None:
-  """Writes model.json: architecture, inputs, and what the outputs mean.
+  """Writes model.json: architecture, inputs, and what its data say of it.
 
   A model of the user's own class that has no `get_config` can't be written; its
   run can be resumed, but not exported by a program that doesn't know the class.
@@ -209,7 +209,7 @@ def write_model(
       'model': config,
       'from_logits': model.from_logits,
       'inputs': model.input_spec,
-      'class_names': list(class_names),
+      **data,
     },
   )
 
@@ -231,20 +231,21 @@ class LoadedRun(NamedTuple):
     model: a plain Keras model.
     input_spec: what it takes, see `flat_model.FlatModel.input_spec`.
     from_logits: whether its outputs are logits.
-    class_names: what its outputs mean.
+    data: what users must know, such as `class_names`; see
+      `data.datasets.Dataset.about`.
     round_number: the round it is of.
   """
 
   model: 'keras.Model'
   input_spec: Any
   from_logits: bool
-  class_names: list[str]
+  data: dict[str, Any]
   round_number: int
 
   @property
   def about(self) -> dict[str, Any]:
     """What an export of it says."""
-    return about(self.round_number, self.class_names)
+    return about(self.round_number, self.data)
 
 
 def load(path: str | pathlib.Path, argument: str = 'run') -> LoadedRun:
@@ -278,11 +279,12 @@ def load(path: str | pathlib.Path, argument: str = 'run') -> LoadedRun:
     flat = flat_model.FlatModel(
       lambda: chains.rebuild(template, widths), example
     )
+  about_model = ('model', 'from_logits', 'inputs')
   return LoadedRun(
     model=flat.to_model(found.arrays['z_bar']),
     input_spec=described['inputs'],
     from_logits=described['from_logits'],
-    class_names=described['class_names'],
+    data={k: v for k, v in described.items() if k not in about_model},
     round_number=found.round_number,
   )
 
@@ -300,6 +302,6 @@ def check_is_run(path: str | pathlib.Path, argument: str = 'run') -> None:
     )
 
 
-def about(round_number: int, class_names: Sequence[str]) -> dict[str, Any]:
+def about(round_number: int, data: Mapping[str, Any]) -> dict[str, Any]:
   """What is to be known of an exported model."""
-  return {'round': round_number, 'class_names': list(class_names)}
+  return {'round': round_number, **data}

@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import pathlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -176,7 +176,7 @@ def run(
   seed: int = 0,
   test_data: tuple[Any, Any] | None = None,
   folder: run_folder.RunFolder | None = None,
-  class_names: Sequence[str] | None = None,
+  about_data: Mapping[str, Any] | None = None,
   progress: bool | None = None,
 ) -> Result:
   """Runs a process to its end, from where its folder says it stopped.
@@ -187,7 +187,8 @@ def run(
     seed: of all draws.
     test_data: (x, y) to evaluate the global model on.
     folder: where to write, if anywhere.
-    class_names: what the labels stand for, to be told by exported models.
+    about_data: what exported models shall tell, `class_names` among it; by
+      default the classes' numbers.
     progress: whether to show a progress bar; by default if on a terminal.
   """
   if schedule.rounds < trainer.rounds_per_pass:
@@ -205,9 +206,11 @@ def run(
       trainer, schedule, evaluate, state, history, None, progress
     )
   else:
-    names = class_names or [str(c) for c in range(trainer.clients.num_classes)]
+    classes = [str(c) for c in range(trainer.clients.num_classes)]
     with folder.opened():
-      run_folder.write_model(folder.path, trainer.model, names)
+      run_folder.write_model(
+        folder.path, trainer.model, about_data or {'class_names': classes}
+      )
       run_folder.write_attack(folder.path, trainer)
       state, history = folder.restore(state)
       if state.t:

@@ -52,7 +52,7 @@ def panels(found: Sequence[studies.Comparison], path: plots.Path) -> Any:
   cases = list(dict.fromkeys(c.case for c in found))
   columns = min(len(cases), _COLUMNS.get(cases[0].study, 3))
   rows = -(-len(cases) // columns)
-  with plots._picture(path) as figure:
+  with plots.picture(path) as figure:
     figure.set_size_inches(max(7, 1 + 3 * columns), 1.2 + 2.2 * rows)
     share = cases[0].study != 'edges' and 'row'
     grid = figure.subplots(rows, columns, squeeze=False, sharey=share)
@@ -128,7 +128,7 @@ def _positive(values: np.ndarray) -> np.ndarray:
 def final_by_n(found: Sequence[studies.Comparison], path: plots.Path) -> Any:
   """The error at the end of a run by the number of devices."""
   kinds = list(dict.fromkeys(c.case.setting.lam for c in found))
-  with plots._picture(path) as figure:
+  with plots.picture(path) as figure:
     figure.set_size_inches(max(7, 1 + 3.6 * len(kinds)), 4)
     grid = figure.subplots(1, len(kinds), squeeze=False, sharey=True)[0]
     for axes, lam in zip(grid, kinds, strict=True):
@@ -173,7 +173,7 @@ def conditions(path: plots.Path, temperature: float = 80.0) -> Any:
   epsilon = np.linspace(0, 0.6, 241)
   p = np.linspace(0.8, 1, 241)
   levels = (0.5, 0.4, 0.3, 0.2)
-  with plots._picture(path) as figure:
+  with plots.picture(path) as figure:
     figure.set_size_inches(7, 4.4)
     axes = figure.subplots()
     for i, c1 in enumerate(levels):

@@ -133,10 +133,21 @@ def test_train_resumes_with_a_keras_optimizer(tmp_path):
     train(2, output_dir=tmp_path, **options(0.03))
 
 
+def test_what_data_say_of_a_model(trainer, tmp_path):
+  told = {'class_names': ['a', 'b', 'c'], 'standardised': {'mean': [1.5]}}
+  folder = run_folder.RunFolder(tmp_path, {'seed': 0})
+  simulation.run(
+    trainer, simulation.Schedule(1), folder=folder, about_data=told
+  )
+  loaded = run_folder.load(tmp_path)
+  assert loaded.data == told
+  assert loaded.about == {'round': 1, **told}
+
+
 def test_a_run_from_python_can_be_loaded(tmp_path):
   result = train(1, output_dir=tmp_path)
   loaded = run_folder.load(tmp_path)
-  assert loaded.class_names == ['0', '1', '2']
+  assert loaded.data['class_names'] == ['0', '1', '2']
   np.testing.assert_array_equal(
     loaded.model.predict(TEST_X, verbose=0),
     result.model.predict(TEST_X, verbose=0),

@@ -1,6 +1,7 @@
 """A data set: what to train on and what to test with."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +21,8 @@ class Dataset:
     class_names: what each label stands for.
     client: who each training example comes from [N], such as a speaker, where
       that is known.
+    standardised: `mean` and `deviation` of each feature, if x has been made
+      (features - mean) / deviation.
   """
 
   name: str
@@ -30,8 +33,17 @@ class Dataset:
   num_classes: int
   class_names: tuple[str, ...]
   client: np.ndarray | None = None
+  standardised: dict[str, list[float]] | None = None
 
   @property
   def input_shape(self) -> tuple[int, ...]:
     """(height, width, channels), or (features,)."""
     return self.x_train.shape[1:]
+
+  @property
+  def about(self) -> dict[str, Any]:
+    """What users of a model for it must know, as JSON values."""
+    told: dict[str, Any] = {'class_names': list(self.class_names)}
+    if self.standardised is not None:
+      told['standardised'] = self.standardised
+    return told

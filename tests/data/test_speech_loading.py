@@ -1,4 +1,5 @@
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -93,6 +94,10 @@ def test_values(clips, load):
   np.testing.assert_allclose(
     data.x_test[..., 0], (test - mean) / deviation, atol=1e-3
   )
+  # Whoever uses a model of it can do the same.
+  told = json.loads(json.dumps(data.about))['standardised']
+  again = (test - np.array(told['mean'])) / np.array(told['deviation'])
+  np.testing.assert_allclose(data.x_test[..., 0], again, atol=1e-5)
 
 
 def test_validation(clips, load):

@@ -178,22 +178,22 @@ def _dataset(
         f'has no clips to {purpose}: {len(names)} can be read and '
         f'{len(computed.skipped)} cannot',
       )
-  x_train, x_test = _standardise(
-    computed.coefficients[train], computed.coefficients[test]
-  )
+  x_train, x_test = computed.coefficients[train], computed.coefficients[test]
+  moments = _standardise(x_train, x_test)
   y_train, y_test = (
     np.array([label[layout.word(names[i])] for i in rows], np.int32)
     for rows in (train, test)
   )
   return datasets.Dataset(
     NAME,
-    x_train,
+    x_train[..., np.newaxis],
     y_train,
-    x_test,
+    x_test[..., np.newaxis],
     y_test,
     len(class_names),
     class_names,
     client=np.array([layout.speaker(names[i]) for i in train]),
+    standardised=moments,
   )
 
 
@@ -201,13 +201,11 @@ def _shuffled(name: str) -> bytes:
   return hashlib.sha1(os.fsencode(name)).digest()
 
 
-def _standardise(
-  train: np.ndarray, test: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def _standardise(train: np.ndarray, test: np.ndarray) -> dict[str, list[float]]:
   """Changes [n, 59, 13] so that train's 13 means are 0 and deviations 1.
 
   Returns:
-    Both as [n, 59, 13, 1].
+    The `mean` and `deviation` there were.
   """
   mean = train.mean(axis=(0, 1), dtype=np.float64).astype(np.float32)
   train -= mean
@@ -217,4 +215,4 @@ def _standardise(
   deviation[deviation == 0] = 1  # a coefficient that is always the same
   train /= deviation
   test /= deviation
-  return train[..., np.newaxis], test[..., np.newaxis]
+  return {'mean': mean.tolist(), 'deviation': deviation.tolist()}
