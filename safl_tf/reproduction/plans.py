@@ -155,7 +155,7 @@ def batch_size(scale: str) -> parts.Plan:
   """Several batch sizes, on half and all of the data."""
   flags, examples = {
     'paper': ({'num_devices': 100, 'rounds': 100}, 600),
-    'cpu': ({'num_devices': 20, 'rounds': 75}, 600),
+    'cpu': ({'num_devices': 20, 'rounds': 50}, 600),
     'smoke': ({}, 20),
   }[scale]
   made = [
@@ -172,7 +172,7 @@ def batch_size(scale: str) -> parts.Plan:
   ]
   cuts = (
     '20 devices in place of 100.',
-    '75 rounds, which stand for the 100 of the paper.',
+    '50 rounds, which stand for the 100 of the paper.',
   )
   return settings.plan('batch_size', scale, made, cuts)
 
