@@ -3,6 +3,7 @@
 from absl import flags as absl_flags
 
 from binaries import common
+from safl_tf import names
 from safl_tf.data import own_forms
 
 # Flags defined here belong to the module that calls `define`.
@@ -18,6 +19,9 @@ def define(flags: common.Flags, most: float, ending: str) -> None:
     ending: of what --test_fraction says of itself.
   """
   flags.folder('speech_dir', None, own_forms.HELP['speech_dir'])
+  flags.choice(
+    'speech_words', None, names.SPEECH_WORDS, own_forms.HELP['speech_words']
+  )
   for name in ('label_column', 'client_column', 'image_size'):
     flags.text(name, None, own_forms.HELP[name])
   flags.real(

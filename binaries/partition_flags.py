@@ -27,6 +27,7 @@ for _name in (
   'image_size',
   'test_fraction',
   'speech_dir',
+  'speech_words',
   'seed',
 ):
   FLAGS[_name] = copy.deepcopy(training_flags.FLAGS[_name])

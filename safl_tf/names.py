@@ -81,3 +81,4 @@ PARTITIONS = (
   'biased',
 )
 SERVER_OPTIMIZERS = ('adagrad', 'adam', 'momentum', 'sgd', 'yogi')
+SPEECH_WORDS = ('all', 'commands')

@@ -26,6 +26,7 @@ OPTIONS = {
   'image_size': ('npz', 'csv', 'folder'),
   'test_fraction': ('npz', 'csv', 'folder'),
   'speech_dir': ('speech_commands',),
+  'speech_words': ('speech_commands',),
 }
 _OWN = ('npz', 'csv', 'folder')
 
@@ -47,6 +48,8 @@ HELP = {
   'test_fraction': 'npz, csv and folder without a test part: the share of each '
   f'class that is held out for testing, {TEST_FRACTION} by default',
   'speech_dir': 'speech_commands: the folder of the extracted archive.',
+  'speech_words': 'speech_commands: the clips of all 30 words, the default, or '
+  'of ten commands: yes, no, up, down, left, right, on, off, stop and go.',
 }
 
 
@@ -64,6 +67,8 @@ class Options:
     test_fraction: the share that is held out of each class for testing, if the
       data have no test part; 1 for all.
     speech_dir: Speech Commands: the folder of the extracted archive.
+    speech_words: Speech Commands: one of `names.SPEECH_WORDS`; by default the
+      first.
     class_names: what labels 0, 1, ... stand for, if that is known already.
   """
 
@@ -72,6 +77,7 @@ class Options:
   image_size: tuple[int, int] | None = None
   test_fraction: float = TEST_FRACTION
   speech_dir: str | None = None
+  speech_words: str | None = None
   class_names: tuple[str, ...] | None = None
 
   def __post_init__(self) -> None:

@@ -33,7 +33,6 @@ DATA = {
   'cifar10': 'CIFAR-10',
   'speech_commands': 'Speech Commands',
 }
-_CLASSES = {'speech_commands': 30}
 _CHANCE = 2.0  # whoever has learned is above so many times the chance level
 
 
@@ -113,8 +112,11 @@ class Runs(NamedTuple):
 
   def has_learned(self) -> bool:
     """Whether it was ever clearly better than guessing."""
-    classes = _CLASSES.get(self.part.flags['dataset'], 10)
-    return self.best() >= _CHANCE / classes
+    flags = self.part.flags
+    words = (
+      flags['dataset'] == 'speech_commands' and 'speech_words' not in flags
+    )
+    return self.best() >= _CHANCE / (30 if words else 10)
 
   def curve(self, name: str | None = None) -> plots.Curve:
     """Accuracy in % by round."""

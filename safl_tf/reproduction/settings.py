@@ -37,15 +37,15 @@ SPEECH = {'dataset': 'speech_commands', 'model': 'light_vgg'}
 SMALL_SPEECH = SPEECH | {
   'num_devices': 4,
   'mean_examples': 120,
-  'max_labels': 15,
+  'speech_words': 'commands',
   'batch_size': 10,
   'learning_rate': 0.01,
   'eval_every': 4,
 }
 SPEECH_CUT = (
-  'Speech: 120 examples a device in batches of 10 with α = 0.01, in place of '
-  '600 in batches of 50 with α = 0.002: as many steps of the same rate. At '
-  'most 15 words a device in place of 7, as so few would else miss most words.'
+  'Speech: ten commands in place of 30 words; 120 examples a device in batches '
+  'of 10 with α = 0.01, in place of 600 in batches of 50 with α = 0.002: as '
+  'many steps of the same rate.'
 )
 CENTRALIZED_CUT = 'Centralised training: 15 epochs in place of 60.'
 UNION_CUT = 'Where devices are fewer, centralised training has only their data.'

@@ -44,6 +44,11 @@ LIGHT = [
     '--local_epochs=0: must be a whole number >= 1',
   ),
   ('train', '--num_devices=0', '--num_devices=0: must be a whole number >= 1'),
+  (
+    'train',
+    '--dataset=speech_commands --speech_words=ten',
+    '--speech_words=ten: must be one of all, commands',
+  ),
   ('train', '--seed=-1', '--seed=-1: must be a whole number in [0, '),
   ('train', '--max_labels=0', '--max_labels=0: must be a whole number >= 1'),
   (

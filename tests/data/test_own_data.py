@@ -158,6 +158,10 @@ def test_options():
       'test_fraction=0.1: is for data from npz:, csv:, folder: only',
     ),
     (
+      {'dataset': 'mnist', 'speech_words': 'commands'},
+      'speech_words=commands: is for data from speech_commands only',
+    ),
+    (
       {'dataset': 'tfds:a', 'image_size': '2,2'},
       'image_size=2,2: is for data from npz:, csv:, folder: only',
     ),

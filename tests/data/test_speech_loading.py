@@ -10,6 +10,7 @@ import requests
 import tensorflow_datasets as tfds
 
 from safl_tf import errors
+from safl_tf.data import own_forms, sources
 from safl_tf.data.speech_commands import (
   builder,
   computing,
@@ -108,6 +109,16 @@ def test_validation(clips, load):
   np.testing.assert_allclose(data.x_train.mean((0, 1)), 0, atol=1e-4)
   np.testing.assert_allclose(data.x_train.std((0, 1)), 1, atol=1e-3)
   assert len(data.x_test) == 9
+
+
+@pytest.mark.parametrize(
+  'asked, words',
+  [(None, layout.WORDS), ('all', layout.WORDS), ('commands', layout.COMMANDS)],
+)
+def test_words_of_a_run(asked, words, clips, tmp_path, monkeypatch):
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+  options = own_forms.Options(speech_dir=str(clips), speech_words=asked)
+  assert sources.load('speech_commands', options=options).class_names == words
 
 
 def test_commands(clips, load):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from safl_tf import checks, errors
+from safl_tf import checks, errors, names
 from safl_tf.data import datasets, tfds_files
 from safl_tf.data.speech_commands import cache, computing, features, layout
 
@@ -50,8 +50,8 @@ def load(
     cache_dir: where to keep features; None means `safl_tf` in XDG_CACHE_HOME,
       or else in ~/.cache.
     power: 2 for features of the power spectrum, 1 for those of its root.
-    words: None for all 30 words, 'commands' for the clips of ten of them: yes,
-      no, up, down, left, right, on, off, stop and go.
+    words: 'all' 30 or None, which is the same, or 'commands' for the clips of
+      ten of them: yes, no, up, down, left, right, on, off, stop and go.
     include_validation: whether to train on the validation split too.
     progress: whether to show a bar; None means on a terminal only.
 
@@ -64,7 +64,7 @@ def load(
   """
   power = features.check_power(power)
   if words is not None:
-    checks.choice('words', words, ['commands'])
+    checks.choice('words', words, names.SPEECH_WORDS)
   if cache_dir is None:
     cache_dir = cache.default_folder()
   cache_dir = os.path.expanduser(cache_dir)
@@ -78,7 +78,7 @@ def load(
     computed = _from_tfds(folder, cache_dir, power, progress)
   total = len(computed.names) + len(computed.skipped)
   layout.tell_skipped(computed.skipped.tolist(), total)
-  class_names = layout.WORDS if words is None else layout.COMMANDS
+  class_names = layout.COMMANDS if words == 'commands' else layout.WORDS
   train_splits = [layout.TRAIN]
   if include_validation:
     train_splits.append(layout.VALIDATION)
@@ -164,9 +164,9 @@ def _dataset(
   """
   label = {word: i for i, word in enumerate(class_names)}
   train, test = [], []
-  names = computed.names.tolist()
-  for i in sorted(range(len(names)), key=lambda i: _shuffled(names[i])):
-    if layout.word(names[i]) in label:
+  clips = computed.names.tolist()
+  for i in sorted(range(len(clips)), key=lambda i: _shuffled(clips[i])):
+    if layout.word(clips[i]) in label:
       if computed.splits[i] in train_splits:
         train.append(i)
       elif computed.splits[i] == layout.TEST:
@@ -175,13 +175,13 @@ def _dataset(
     if not rows:
       raise errors.InputError(
         *place,
-        f'has no clips to {purpose}: {len(names)} can be read and '
+        f'has no clips to {purpose}: {len(clips)} can be read and '
         f'{len(computed.skipped)} cannot',
       )
   x_train, x_test = computed.coefficients[train], computed.coefficients[test]
   moments = _standardise(x_train, x_test)
   y_train, y_test = (
-    np.array([label[layout.word(names[i])] for i in rows], np.int32)
+    np.array([label[layout.word(clips[i])] for i in rows], np.int32)
     for rows in (train, test)
   )
   return datasets.Dataset(
@@ -192,7 +192,7 @@ def _dataset(
     y_test,
     len(class_names),
     class_names,
-    client=np.array([layout.speaker(names[i]) for i in train]),
+    client=np.array([layout.speaker(clips[i]) for i in train]),
     standardised=moments,
   )
 
