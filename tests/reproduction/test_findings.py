@@ -409,6 +409,14 @@ def test_uploads():
   assert found.charts['uploads'].curves[5].x == [2023, 2448, 2883]
 
 
+def test_a_nu_that_fits():
+  results = made.results('uploads', *upload_runs({0.3: 0.64, 0.5: 0.71}))
+  assert of(findings.find(results), SEEN) == [
+    "ν = 0.5 gives the paper's share of uploads in round 80, 71.2 %, within a "
+    'point: 71.0 %.'
+  ]
+
+
 def test_uploads_that_are_not_saved():
   results = made.results('uploads', *upload_runs({0.3: 0.9, 0.5: 0.71}))
   found = findings.find(
