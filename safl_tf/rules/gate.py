@@ -50,8 +50,8 @@ def accuracy_gap(nu: float = 0.5) -> Gate:
     q = exp(-Δ/ν)
 
   Args:
-    nu: ν; the larger, the more is uploaded. The paper gives no value. Small
-      ones (0.15 would fit the last rows of its Table VI) withhold almost
+    nu: ν; the larger, the more is uploaded. The paper gives no value; 0.5
+      gives about the uploads of its Table VI. Small ones withhold almost
       everything while z̄ is immature, so that it stays immature.
 
   Returns:
