@@ -17,10 +17,11 @@ _EXAMPLES = {
   'cifar10': (50_000, 10_000),
   'speech_commands': (51_088, 6_835),
 }
-# Microseconds for an example in an epoch on two cores. LeNet-5 on digits and
-# Light VGG on CIFAR-10 were measured (docs/benchmarks.md); the others follow by
-# the number of multiplications.
-_DIGIT, _COLOUR = 28.9, 63.8
+# Microseconds for an example in an epoch on two cores: for LeNet-5 on digits as
+# whole experiments take (docs/reproduction.md; a benchmark alone is quicker),
+# for Light VGG on CIFAR-10 as in docs/benchmarks.md; the others follow by the
+# number of multiplications.
+_DIGIT, _COLOUR = 36.7, 81.0
 _MICROSECONDS = {
   'lenet5': {'cifar10': _COLOUR},
   'light_vgg': {
