@@ -262,7 +262,7 @@ def sensitivity(scale: str) -> parts.Plan:
   """FedAvg and SAFL, with one setting at a time changed."""
   n, others = {
     'paper': (80, (20, 40, 50, 120)),
-    'cpu': (12, (50, 80)),
+    'cpu': (12, (24, 50)),
     'smoke': (3, (2,)),
   }[scale]
   momentum = {'optimizer': 'momentum', 'learning_rate': 0.0002}
@@ -290,5 +290,5 @@ def sensitivity(scale: str) -> parts.Plan:
     for vary, name, own in varied
     for algorithm in _PAIR
   ]
-  cuts = ('12 devices, and 50 and 80, in place of 80, and 20 to 120.',)
+  cuts = ('12 devices, and 24 and 50, in place of 80, and 20 to 120.',)
   return settings.plan('sensitivity', scale, made, cuts)
