@@ -113,10 +113,9 @@ class Runs(NamedTuple):
   def has_learned(self) -> bool:
     """Whether it was ever clearly better than guessing."""
     flags = self.part.flags
-    words = (
-      flags['dataset'] == 'speech_commands' and 'speech_words' not in flags
-    )
-    return self.best() >= _CHANCE / (30 if words else 10)
+    commands = flags.get('speech_words') == 'commands'
+    all_words = flags['dataset'] == 'speech_commands' and not commands
+    return self.best() >= _CHANCE / (30 if all_words else 10)
 
   def curve(self, name: str | None = None) -> plots.Curve:
     """Accuracy in % by round."""
