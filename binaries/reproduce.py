@@ -68,15 +68,16 @@ def _list() -> str:
 def _reproduce(job: reproduce_flags.Job, values: Values) -> None:
   """Runs what is left of an experiment and writes its report."""
   wanted = [i for i, run in enumerate(job.runs) if run[0].name in job.wanted]
-  # Where each run is read: a run of another experiment may be the same.
-  places = [
+  # The flags of the run that each is read from: another experiment's may be
+  # the same.
+  sources = [
     one if running.history(one) is not None else running.twin(one) or one
     for one in values
   ]
   left = [
     i
     for i in wanted
-    if places[i] is values[i] and not running.is_complete(values[i])
+    if sources[i] is values[i] and not running.is_complete(values[i])
   ]
   missing: dict[str, str] = {}
   told = None
@@ -92,10 +93,10 @@ def _reproduce(job: reproduce_flags.Job, values: Values) -> None:
       logging.info('%s is left out: %s', name, error)
     for i in _in_turn(job, there):
       running.run(values[i], data[values[i]['dataset']])
-      told = _write(job, places, missing)
+      told = _write(job, sources, missing)
   else:
     logging.info('there is nothing left to run')
-  print(told or _write(job, places, missing))
+  print(told or _write(job, sources, missing))
   print(f'page  {job.path / "report.html"}\n')
 
 
@@ -142,14 +143,14 @@ def _in_turn(job: reproduce_flags.Job, left: Sequence[int]) -> Iterator[int]:
 
 
 def _write(
-  job: reproduce_flags.Job, places: Values, missing: Mapping[str, str]
+  job: reproduce_flags.Job, sources: Values, missing: Mapping[str, str]
 ) -> str:
   """Writes the report on what is finished; returns its tables."""
   from safl_tf.reproduction import measures, report
 
   histories: dict[str, list[measures.History]] = {}
   shared = []
-  for (part, _), one in zip(job.runs, places, strict=True):
+  for (part, _), one in zip(job.runs, sources, strict=True):
     history = running.history(one)
     if history is not None:
       histories.setdefault(part.name, []).append(history)

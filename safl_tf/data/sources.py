@@ -67,7 +67,8 @@ def load(
     return _load_sample()
   options = options or own_forms.Options()
   if name == speech.NAME:
-    return speech.load(options.speech_dir, data_dir, words=options.speech_words)
+    words = options.speech_words or 'all'
+    return speech.load(options.speech_dir, data_dir, words=words)
   if own_forms.is_own(name):
     loaded = own_data.load(name, options)
     return datasets.Dataset(own_forms.short_name(name), *loaded)

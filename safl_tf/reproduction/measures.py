@@ -112,10 +112,7 @@ class Runs(NamedTuple):
 
   def has_learned(self) -> bool:
     """Whether it was ever clearly better than guessing."""
-    flags = self.part.flags
-    commands = flags.get('speech_words') == 'commands'
-    all_words = flags['dataset'] == 'speech_commands' and not commands
-    return self.best() >= _CHANCE / (30 if all_words else 10)
+    return self.best() >= _CHANCE / self.part.classes
 
   def curve(self, name: str | None = None) -> plots.Curve:
     """Accuracy in % by round."""

@@ -60,6 +60,12 @@ class Part(NamedTuple):
     """T."""
     return self.flags['rounds']
 
+  @property
+  def classes(self) -> int:
+    """How many labels there are to guess from."""
+    speech = self.flags['dataset'] == 'speech_commands'
+    return 30 if speech and self.flags.get('speech_words') != 'commands' else 10
+
   def round_for(self, t: int) -> int:
     """The round that stands for the paper's round t."""
     if self.paper_rounds is None:

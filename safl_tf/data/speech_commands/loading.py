@@ -19,7 +19,7 @@ def load(
   data_dir: str | None = None,
   cache_dir: str | None = None,
   power: float = 2.0,
-  words: str | None = None,
+  words: str = 'all',
   include_validation: bool = False,
   progress: bool | None = None,
 ) -> datasets.Dataset:
@@ -50,8 +50,8 @@ def load(
     cache_dir: where to keep features; None means `safl_tf` in XDG_CACHE_HOME,
       or else in ~/.cache.
     power: 2 for features of the power spectrum, 1 for those of its root.
-    words: 'all' 30 or None, which is the same, or 'commands' for the clips of
-      ten of them: yes, no, up, down, left, right, on, off, stop and go.
+    words: 'all' 30, or 'commands' for the clips of ten of them: yes, no, up,
+      down, left, right, on, off, stop and go.
     include_validation: whether to train on the validation split too.
     progress: whether to show a bar; None means on a terminal only.
 
@@ -63,8 +63,7 @@ def load(
       clips of which none can be read.
   """
   power = features.check_power(power)
-  if words is not None:
-    checks.choice('words', words, names.SPEECH_WORDS)
+  checks.choice('words', words, names.SPEECH_WORDS)
   if cache_dir is None:
     cache_dir = cache.default_folder()
   cache_dir = os.path.expanduser(cache_dir)
