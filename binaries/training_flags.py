@@ -206,6 +206,15 @@ FLAGS.real(
   '[mu] of FedProx: how strongly devices are held near the global model.',
   low=0,
 )
+FLAGS.real(
+  'holdout',
+  None,
+  'In extended_safl: the share of its examples that a device never trains on '
+  'and measures h on; by default h is measured on what it trains on.',
+  low=0,
+  high=0.9,
+  open_low=True,
+)
 
 FLAGS.choice('attack', 'none', names.ATTACKS, 'What hostile devices do.')
 FLAGS.real(

@@ -101,7 +101,7 @@ class Cohort:
     """
 
     def make_task(k: int) -> local.Task:
-      return self._task(trainer.max_steps, seed, t, k, start(k))
+      return self._task(trainer, seed, t, k, start(k))
 
     own = trainer(make_task, ids.tolist())
     return Trained(t, ids, own, self._spoiled(t, ids, own, start))
@@ -141,25 +141,35 @@ class Cohort:
     )
 
   def _task(
-    self, max_steps: int, seed: int, t: int, k: int, start: Start
+    self,
+    trainer: device_trainer.DeviceTrainer,
+    seed: int,
+    t: int,
+    k: int,
+    start: Start,
   ) -> local.Task:
+    config = self._config
     roles = (seeds.Role.MIX, seeds.Role.GATE, seeds.Role.MODEL)
+    trained, measured = local.split(
+      self._clients.indices(k),
+      config,
+      seeds.generator(seed, seeds.Role.HOLDOUT, k),
+    )
     return local.Task(
       z_bar=start.z if start.z_bar is None else start.z_bar,
       has_global=start.z_bar is not None,
       z=start.z,
       seeds=np.stack([seeds.pair(seed, role, t, k) for role in roles]),
-      clock=self._config.clock(t, int(self._clients.sizes[k])),
+      clock=config.clock(t, len(trained)),
       plan=local.plan_batches(
-        self._clients.indices(k),
-        self._config,
-        max_steps,
+        trained,
+        config,
+        trainer.max_steps,
         seeds.generator(seed, seeds.Role.BATCHES, t, k),
       ),
+      measured=local.plan_measuring(measured, config, trainer.max_measured),
       frozen=np.int32(start.frozen),
-      iteration=np.int64(
-        self._config.iteration(t, int(self._clients.sizes[k]))
-      ),
+      iteration=np.int64(config.iteration(t, len(trained))),
     )
 
   def _spoiled(

@@ -26,6 +26,8 @@ class DeviceTrainer:
   Attributes:
     model: the Keras model as functions of a vector.
     device: the TensorFlow device; the first of several.
+    max_steps: local steps of the largest device.
+    max_measured: batches that it measures h on.
     jit_compile: whether XLA compiles training.
 
   Args:
@@ -57,11 +59,18 @@ class DeviceTrainer:
     self._clients = clients
     self._algorithm = algorithm
     self._config = config
-    self.max_steps = int(config.steps(clients.sizes.max()))
+    largest = int(clients.sizes.max())
+    held_out = config.num_held_out(largest)
+    self.max_steps = int(config.steps(largest - held_out))
+    self.max_measured = 0
+    if algorithm.gate.needs_accuracy:
+      measured = held_out or largest
+      self.max_measured = -(-measured // config.batch_size)
     self._setting = executors.Setting(
       jit_compile=False,  # until the model is known
       per_example=False,
       max_steps=self.max_steps,
+      max_measured=self.max_measured,
       cohort=len(algorithm.select(0, 1, clients.num_devices)),
       on_gpu=on_gpu,
       stack=stack,

@@ -1,6 +1,7 @@
 """One device's round in words: how it trains, what it gets, what it gives."""
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import keras
@@ -33,6 +34,9 @@ class LocalConfig:
       of a device that took part in every round before, so that a schedule goes
       on over rounds. The other slots are fresh in both; Adam and its like,
       which divide by 1 - βⁱ to make up for fresh slots, want 'participation'.
+    holdout: the share of its examples that a device never trains on and
+      measures h on, if the algorithm's gate asks for h; at least one example,
+      if it has two. None means that h is measured on what it trains on.
   """
 
   local_epochs: int = 3
@@ -44,6 +48,7 @@ class LocalConfig:
   anneal_clock: str = 'round'
   proximal_mu: float = 0.0
   optimizer_clock: str = 'participation'
+  holdout: float | None = None
 
   def __post_init__(self) -> None:
     checks.integer('local_epochs', self.local_epochs, low=1)
@@ -58,6 +63,8 @@ class LocalConfig:
     checks.choice(
       'optimizer_clock', self.optimizer_clock, names.OPTIMIZER_CLOCKS
     )
+    if self.holdout is not None:
+      checks.real('holdout', self.holdout, 0, 0.9, open_low=True)
 
   def to_json(self) -> dict[str, Any]:
     """The fields as JSON values."""
@@ -71,6 +78,12 @@ class LocalConfig:
   def steps(self, num_examples: Any) -> Any:
     """Gradient steps a device of this size takes in a round: E·⌈m_k/B⌉."""
     return self.local_epochs * (-(-num_examples // self.batch_size))
+
+  def num_held_out(self, num_examples: int) -> int:
+    """How many of its examples a device doesn't train on."""
+    if self.holdout is None:
+      return 0
+    return min(num_examples - 1, max(1, round(self.holdout * num_examples)))
 
   def clock(self, t: int, num_examples: int) -> float:
     """The t of p = exp(-t/L)."""
@@ -100,6 +113,17 @@ class BatchPlan(NamedTuple):
   num_steps: np.int32
 
 
+def split(
+  indices: np.ndarray, config: LocalConfig, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+  """The examples that a device trains on, and those it measures h on."""
+  held_out = config.num_held_out(len(indices))
+  if not held_out:
+    return indices, indices
+  order = rng.permutation(indices)
+  return order[held_out:], order[:held_out]
+
+
 def plan_batches(
   indices: np.ndarray,
   config: LocalConfig,
@@ -107,18 +131,32 @@ def plan_batches(
   rng: np.random.Generator,
 ) -> BatchPlan:
   """Shuffles a device's examples anew for every epoch and cuts batches."""
-  m, B = len(indices), config.batch_size
-  per_epoch = -(-m // B)
-  examples = np.zeros((max_steps, B), np.int32)
+  orders = (rng.permutation(indices) for _ in range(config.local_epochs))
+  return _cut(orders, config.batch_size, max_steps)
+
+
+def plan_measuring(
+  indices: np.ndarray, config: LocalConfig, max_steps: int
+) -> BatchPlan:
+  """Cuts batches to measure h on; none if there is room for none."""
+  return _cut([indices] if max_steps else [], config.batch_size, max_steps)
+
+
+def _cut(
+  orders: Iterable[np.ndarray], batch_size: int, max_steps: int
+) -> BatchPlan:
+  """One epoch after the other, each in batches."""
+  examples = np.zeros((max_steps, batch_size), np.int32)
   counts = np.zeros(max_steps, np.int32)
-  for e in range(config.local_epochs):
-    rows = slice(e * per_epoch, (e + 1) * per_epoch)
-    order = rng.permutation(indices)
-    examples[rows] = np.resize(order, per_epoch * B).reshape(per_epoch, B)
-    counts[rows] = B
-    counts[rows.stop - 1] = m - (per_epoch - 1) * B
-  num_steps = config.local_epochs * per_epoch
-  return BatchPlan(examples, counts, np.int32(num_steps))
+  end = 0
+  for order in orders:
+    start, m = end, len(order)
+    end += -(-m // batch_size)
+    rows = examples[start:end]
+    rows[:] = np.resize(order, rows.shape)
+    counts[start:end] = batch_size
+    counts[end - 1] -= rows.size - m
+  return BatchPlan(examples, counts, np.int32(end))
 
 
 class Task(NamedTuple):
@@ -130,7 +168,8 @@ class Task(NamedTuple):
     z: the device's own model [P].
     seeds: for u, for the upload and for the model's generators, int32 [3, 2].
     clock: t as `mix` sees it.
-    plan: the batches.
+    plan: the batches to train on.
+    measured: the batches to measure h on; none if the gate doesn't ask for h.
     frozen: how many of the trained tensors, from the input on, stay as they
       are; for algorithms that freeze.
     iteration: where the optimizer's counter of steps starts.
@@ -142,6 +181,7 @@ class Task(NamedTuple):
   seeds: np.ndarray
   clock: float
   plan: BatchPlan
+  measured: BatchPlan
   frozen: np.int32 = np.int32(0)
   iteration: np.int64 = np.int64(0)
 

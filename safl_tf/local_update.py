@@ -112,12 +112,23 @@ class LocalUpdate:
     half = model.template.dtype_policy.compute_dtype == 'float16'
     self._loss_scale = 1024.0 if half else 1.0
 
-  def signature(self, max_steps: int | None = None) -> local.Task:
+  def signature(
+    self, max_steps: int | None = None, max_measured: int | None = None
+  ) -> local.Task:
     """What a task is made of; devices of all sizes share it.
 
     Args:
-      max_steps: the number of rows of batch plans, if it is known.
+      max_steps: the number of rows of plans for training, if it is known.
+      max_measured: that of plans for measuring h.
     """
+
+    def plan(rows: int | None) -> local.BatchPlan:
+      return local.BatchPlan(
+        examples=tf.TensorSpec([rows, self._config.batch_size], tf.int32),
+        counts=tf.TensorSpec([rows], tf.int32),
+        num_steps=tf.TensorSpec([], tf.int32),
+      )
+
     vector = tf.TensorSpec([self._model.size], self._model.dtype)
     return local.Task(
       z_bar=vector,
@@ -125,11 +136,8 @@ class LocalUpdate:
       z=vector,
       seeds=tf.TensorSpec([3, 2], tf.int32),
       clock=tf.TensorSpec([], tf.float32),
-      plan=local.BatchPlan(
-        examples=tf.TensorSpec([max_steps, self._config.batch_size], tf.int32),
-        counts=tf.TensorSpec([max_steps], tf.int32),
-        num_steps=tf.TensorSpec([], tf.int32),
-      ),
+      plan=plan(max_steps),
+      measured=plan(max_measured),
       frozen=tf.TensorSpec([], tf.int32),
       iteration=tf.TensorSpec([], tf.int64),
     )
@@ -149,8 +157,10 @@ class LocalUpdate:
     if not self._algorithm.gate.needs_accuracy:
       return call(self._end, task, mixed, training)
     z_bar, correct = call(self._begin_count, task)
-    epoch = plan.num_steps // self._config.local_epochs
-    correct = loop(epoch, self._count, correct, plan, z_bar, training.parts)
+    plan = task.measured
+    correct = loop(
+      plan.num_steps, self._count, correct, plan, z_bar, training.parts
+    )
     return call(self._end, task, mixed, training, correct)
 
   def _begin(self, task: local.Task) -> tuple[mix.Mixed, Training]:
@@ -292,9 +302,9 @@ class LocalUpdate:
     """The trained model, and whether it is sent."""
     seen = tf.reduce_sum(task.plan.counts)
     h_global = h_local = tf.constant(1.0)
-    if correct is not None:  # h, on the device's own data
-      m = tf.cast(seen // self._config.local_epochs, tf.float32)
-      h_global, h_local = tf.unstack(correct / m)
+    if correct is not None:
+      m = tf.reduce_sum(task.measured.counts)
+      h_global, h_local = tf.unstack(correct / tf.cast(m, tf.float32))
     decision = self._algorithm.gate.decide(
       task.seeds[1], task.clock, h_global, h_local
     )

@@ -237,6 +237,8 @@ def _config(
   algorithm: algorithms.Algorithm, config: local.LocalConfig
 ) -> local.LocalConfig:
   """How devices train under an algorithm that has a say in it."""
+  if not algorithm.gate.needs_accuracy:  # nobody asks for h
+    config = dataclasses.replace(config, holdout=None)
   if not algorithm.one_step:
     return config
   if config.optimizer != 'sgd':

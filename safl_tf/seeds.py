@@ -24,6 +24,7 @@ class Role(enum.IntEnum):
   PARTITION = 7  # which examples a device holds
   ATTACK = 8  # which devices are hostile, and what they do
   MATCH = 9  # in which order FedMA goes over devices
+  HOLDOUT = 10  # which of its examples a device does not train on
 
 
 def generator(seed: int, role: Role, *indices: int) -> np.random.Generator:

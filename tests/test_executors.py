@@ -1,3 +1,4 @@
+import dataclasses
 import functools
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from safl_tf import (
 from safl_tf.data import client_data
 from safl_tf.executors import common, threads, vectorized
 from safl_tf.models import lenet5, light_vgg
-from tests import tiny
+from tests import tiny, tiny_rounds
 
 SIZES = (20, 13, 31, 7, 1, 16)
 CONFIG = local.LocalConfig(local_epochs=2, batch_size=8, learning_rate=0.02)
@@ -103,14 +104,6 @@ def run(trainer, rounds=2, seed=0):
   return state, metrics
 
 
-def check_same(one, other):
-  """Bit for bit."""
-  assert one.z_bar.tobytes() == other.z_bar.tobytes()
-  mine, others = one.devices.to_arrays(), other.devices.to_arrays()
-  for name in mine:
-    assert mine[name].tobytes() == others[name].tobytes()
-
-
 @functools.cache
 def reference(problem):
   """Step by step and uncompiled."""
@@ -136,6 +129,18 @@ def test_same_results(executor, problem):
   np.testing.assert_allclose(measured.delta, metrics.delta, atol=1e-6)
   assert measured.kept_local == pytest.approx(metrics.kept_local, rel=1e-6)
   assert measured.train_loss == pytest.approx(metrics.train_loss, rel=1e-4)
+
+
+@pytest.mark.parametrize('executor', OTHERS)
+def test_same_results_with_examples_held_out(executor):
+  config = dataclasses.replace(CONFIG, holdout=0.3)
+  state, metrics = run(make('serial', EXTENDED, config=config))
+  other, measured = run(make(executor, EXTENDED, config=config))
+  np.testing.assert_allclose(other.z_bar, state.z_bar, **CLOSE)
+  np.testing.assert_array_equal(measured.sent, metrics.sent)
+  np.testing.assert_allclose(measured.delta, metrics.delta, **CLOSE)
+  _, without = run(make(executor, EXTENDED))
+  assert not np.allclose(measured.delta, without.delta)
 
 
 @pytest.mark.parametrize('stack', [1, 2, 4, 6])
@@ -176,8 +181,10 @@ def test_exactness(executor, jit):
   safl = algorithms.build_safl(fraction=0.7)
   trainer = make(executor, safl, jit_compile=jit)
   state, _ = run(trainer, 2)
-  check_same(state, run(make(executor, safl, jit_compile=jit), 2)[0])
-  check_same(trainer.next(state)[0], trainer.next(state)[0])
+  tiny_rounds.check_same(
+    state, run(make(executor, safl, jit_compile=jit), 2)[0]
+  )
+  tiny_rounds.check_same(trainer.next(state)[0], trainer.next(state)[0])
   other, _ = run(trainer, 2, seed=1)
   assert not np.array_equal(state.z_bar, other.z_bar)
   full = algorithms.build_safl(epsilon=1.0, fraction=0.7)
@@ -185,7 +192,7 @@ def test_exactness(executor, jit):
   one, two = (
     run(make(executor, a, jit_compile=jit), 2)[0] for a in (full, averaged)
   )
-  check_same(one, two)
+  tiny_rounds.check_same(one, two)
 
 
 @pytest.mark.parametrize('jit', ['false', 'true'])
@@ -196,7 +203,7 @@ def test_serial_and_threads_agree_bit_by_bit(jit):
     run(make(executor, EXTENDED, model, jit_compile=jit), 3)[0]
     for executor in ('serial', 'threads')
   )
-  check_same(one, other)
+  tiny_rounds.check_same(one, other)
 
 
 @pytest.mark.parametrize('executor', NAMES)

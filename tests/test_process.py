@@ -9,40 +9,13 @@ import pytest
 from safl_tf import algorithms, errors, local, process, seeds
 from safl_tf.models import lenet5
 from safl_tf.rules import fuse
-from tests import tiny
+from tests import tiny, tiny_rounds
 
 layers = keras.layers
-SIZES = (20, 13, 31, 7, 1, 16)
-CLIENTS = tiny.clients(SIZES)
-CONFIG = local.LocalConfig(local_epochs=2, batch_size=8, learning_rate=0.02)
 # So small a rate that training changes nothing: what is left is the rules.
-STILL = dataclasses.replace(CONFIG, learning_rate=1e-30)
+STILL = dataclasses.replace(tiny_rounds.CONFIG, learning_rate=1e-30)
 # Zero biases become 1e-30, and dense layers' weights are about 1.
 NEAR = {'rtol': 1e-6, 'atol': 1e-7}
-
-
-def make(algorithm=None, model=tiny.dense, clients=CLIENTS, **options):
-  options = {'config': CONFIG, 'jit_compile': 'false', **options}
-  return process.FederatedProcess(model, clients, algorithm, **options)
-
-
-def run(trainer, rounds, seed=0):
-  """The states after each round, and the metrics of each."""
-  states, metrics = [trainer.initialize(seed)], []
-  for _ in range(rounds):
-    state, measured = trainer.next(states[-1])
-    states.append(state)
-    metrics.append(measured)
-  return states, metrics
-
-
-def check_same(one, other):
-  """Bit for bit."""
-  assert one.t == other.t
-  assert one.z_bar.tobytes() == other.z_bar.tobytes()
-  mine, others = one.devices.to_arrays(), other.devices.to_arrays()
-  for name in mine:
-    assert mine[name].tobytes() == others[name].tobytes()
 
 
 def differ(one, other):
@@ -56,29 +29,29 @@ def accuracy(trainer, state, x, y):
 
 @pytest.fixture(scope='module')
 def safl():
-  return make(algorithms.build_safl(fraction=0.5))
+  return tiny_rounds.make(algorithms.build_safl(fraction=0.5))
 
 
 @pytest.fixture(scope='module')
 def still():
   """FedAvg among devices that stay where they start."""
-  return make(algorithms.build_fed_avg(), config=STILL)
+  return tiny_rounds.make(algorithms.build_fed_avg(), config=STILL)
 
 
 def test_same_seed_same_bits(safl):
-  states, _ = run(safl, 3)
-  again = make(algorithms.build_safl(fraction=0.5))
-  check_same(states[-1], run(again, 3)[0][-1])
-  assert differ(states[-1], run(safl, 3, seed=1)[0][-1])
+  states, _ = tiny_rounds.run(safl, 3)
+  again = tiny_rounds.make(algorithms.build_safl(fraction=0.5))
+  tiny_rounds.check_same(states[-1], tiny_rounds.run(again, 3)[0][-1])
+  assert differ(states[-1], tiny_rounds.run(safl, 3, seed=1)[0][-1])
 
 
 def test_next_is_a_function(safl):
-  states, _ = run(safl, 2)
+  states, _ = tiny_rounds.run(safl, 2)
   before = states[1].z_bar.copy()
   stored = states[1].devices.to_arrays()['device_models'].copy()
   (first, measured), (second, again) = (safl.next(states[1]) for _ in range(2))
-  check_same(first, second)
-  check_same(first, states[2])
+  tiny_rounds.check_same(first, second)
+  tiny_rounds.check_same(first, states[2])
   for one, other in zip(measured, again, strict=True):
     np.testing.assert_array_equal(one, other)
   np.testing.assert_array_equal(states[1].z_bar, before)
@@ -98,7 +71,7 @@ def images(sizes):
 
 EPSILON_1 = {
   'lenet5': (lenet5.lenet5, images((12, 9, 10)), 'auto'),
-  'batch norm and dropout': (tiny.normalised, CLIENTS, 'auto'),
+  'batch norm and dropout': (tiny.normalised, tiny_rounds.CLIENTS, 'auto'),
 }
 
 
@@ -107,50 +80,53 @@ EPSILON_1 = {
 )
 def test_safl_with_epsilon_1_is_fed_avg(model, clients, jit):
   options = {'model': model, 'clients': clients, 'jit_compile': jit}
-  one = make(algorithms.build_safl(epsilon=1.0, temperature=5), **options)
-  other = make(algorithms.build_fed_avg(), **options)
-  states, metrics = run(one, 4)
-  check_same(states[-1], run(other, 4)[0][-1])
+  one = tiny_rounds.make(
+    algorithms.build_safl(epsilon=1.0, temperature=5), **options
+  )
+  other = tiny_rounds.make(algorithms.build_fed_avg(), **options)
+  states, metrics = tiny_rounds.run(one, 4)
+  tiny_rounds.check_same(states[-1], tiny_rounds.run(other, 4)[0][-1])
   assert 0.3 < metrics[-1].kept_local < 0.6  # it did draw
 
 
 def test_cold_safl_is_fed_avg():
-  one = make(algorithms.build_safl(temperature=1e-3))
-  check_same(
-    run(one, 3)[0][-1], run(make(algorithms.build_fed_avg()), 3)[0][-1]
+  one = tiny_rounds.make(algorithms.build_safl(temperature=1e-3))
+  tiny_rounds.check_same(
+    tiny_rounds.run(one, 3)[0][-1],
+    tiny_rounds.run(tiny_rounds.make(algorithms.build_fed_avg()), 3)[0][-1],
   )
 
 
 def test_first_round_starts_from_own_initialisations(still):
-  states, metrics = run(still, 1, seed=3)
+  states, metrics = tiny_rounds.run(still, 1, seed=3)
   own = [
     still.model.init(seeds.pair(3, seeds.Role.INIT, k + 1))
-    for k in range(len(SIZES))
+    for k in range(len(tiny_rounds.SIZES))
   ]
-  assert len({z.tobytes() for z in own}) == len(SIZES)
+  assert len({z.tobytes() for z in own}) == len(tiny_rounds.SIZES)
   assert states[0].z_bar is None and len(states[0].devices) == 0
   for k, z in enumerate(own):
     assert states[0].devices[k].tobytes() == z.tobytes()
     np.testing.assert_allclose(states[1].devices[k], z, **NEAR)
-  mean = np.average(own, axis=0, weights=SIZES)
+  mean = np.average(own, axis=0, weights=tiny_rounds.SIZES)
   np.testing.assert_allclose(states[1].z_bar, mean, rtol=1e-5, atol=1e-6)
   assert metrics[0].kept_local == 1 and metrics[0].bytes_down == 0
 
 
 def test_fed_avg_adopts_the_global_model(still):
-  states, metrics = run(still, 2)
-  for k in range(len(SIZES)):
+  states, metrics = tiny_rounds.run(still, 2)
+  for k in range(len(tiny_rounds.SIZES)):
     np.testing.assert_allclose(states[2].devices[k], states[1].z_bar, **NEAR)
   assert metrics[1].p == metrics[1].kept_local == 0
 
 
 def test_safl_keeps_some_of_its_own():
   algorithm = algorithms.build_safl(epsilon=0.3, temperature=4)
-  trainer = make(algorithm, config=STILL)
-  states, metrics = run(trainer, 3)
+  trainer = tiny_rounds.make(algorithm, config=STILL)
+  states, metrics = tiny_rounds.run(trainer, 3)
   p = math.exp(-3 / 4)
   z_bar, kept = states[2].z_bar, []
-  for k in range(len(SIZES)):
+  for k in range(len(tiny_rounds.SIZES)):
     z, new = states[2].devices[k], states[3].devices[k]
     local_part = 0.3 * z_bar + 0.7 * z
     is_global = np.isclose(new, z_bar, **NEAR)
@@ -158,7 +134,7 @@ def test_safl_keeps_some_of_its_own():
     assert (is_global | is_local).all()
     kept.append(is_local & ~is_global)
   same = np.isclose(z_bar, z, **NEAR).sum()  # biases are all zero here
-  share = np.sum(kept) / (np.size(kept) - same * len(SIZES))
+  share = np.sum(kept) / (np.size(kept) - same * len(tiny_rounds.SIZES))
   assert abs(share - p) < 4 * math.sqrt(p * (1 - p) / np.size(kept))
   assert metrics[2].p == pytest.approx(p)
   assert metrics[2].kept_local == pytest.approx(share, abs=0.1)
@@ -166,12 +142,12 @@ def test_safl_keeps_some_of_its_own():
 
 
 def test_unselected_devices_keep_their_model(safl):
-  states, metrics = run(safl, 6)
+  states, metrics = tiny_rounds.run(safl, 6)
   for before, after, measured in zip(
     states[:-1], states[1:], metrics, strict=True
   ):
     assert len(measured.ids) == 3
-    for k in range(len(SIZES)):
+    for k in range(len(tiny_rounds.SIZES)):
       kept = after.devices[k].tobytes() == before.devices[k].tobytes()
       assert kept == (k not in measured.ids)
   assert len({m.ids.tobytes() for m in metrics}) > 1
@@ -180,60 +156,27 @@ def test_unselected_devices_keep_their_model(safl):
 
 
 def test_uploaded_is_the_trained_model(safl):
-  states, metrics = run(safl, 3)
+  states, metrics = tiny_rounds.run(safl, 3)
   for state, measured in zip(states[1:], metrics, strict=True):
     expected = fuse.weighted_mean(
-      np.array(SIZES)[measured.ids], [state.devices[k] for k in measured.ids]
+      np.array(tiny_rounds.SIZES)[measured.ids],
+      [state.devices[k] for k in measured.ids],
     )
     assert state.z_bar.tobytes() == expected.tobytes()
 
 
 def test_one_device():
-  trainer = make(algorithms.build_safl(), clients=tiny.clients((20,)))
-  states, metrics = run(trainer, 3)
+  trainer = tiny_rounds.make(
+    algorithms.build_safl(), clients=tiny.clients((20,))
+  )
+  states, metrics = tiny_rounds.run(trainer, 3)
   for state in states[1:]:
     assert state.z_bar.tobytes() == state.devices[0].tobytes()
   assert metrics[2].train_loss < metrics[0].train_loss
 
 
-def test_nobody_uploads():
-  trainer = make(
-    algorithms.build_extended_safl(nu=1e-9), clients=tiny.clients((20, 13, 31))
-  )
-  states, metrics = run(trainer, 2)
-  assert metrics[0].sent.all()  # before there is a global model all do
-  assert (metrics[1].delta > 0).all() and not metrics[1].sent.any()
-  assert states[2].z_bar.tobytes() == states[1].z_bar.tobytes()
-  for k in range(3):  # they trained all the same
-    assert not np.array_equal(states[2].devices[k], states[1].devices[k])
-  assert metrics[1].bytes_up == 0 and metrics[1].bytes_down > 0
-
-
-def test_some_upload():
-  trainer = make(algorithms.build_extended_safl(nu=0.2))
-  states, metrics = run(trainer, 6)
-  sent = np.array([m.sent for m in metrics])
-  assert sent[0].all() and not sent[1:].all() and sent[1:].any()
-  for before, state, m in zip(states[:-1], states[1:], metrics, strict=True):
-    np.testing.assert_allclose(m.q, np.exp(-m.delta / 0.2), rtol=1e-5)
-    chosen = m.ids[m.sent]
-    expected = before.z_bar
-    if len(chosen):
-      expected = fuse.weighted_mean(
-        np.array(SIZES)[chosen], [state.devices[k] for k in chosen]
-      )
-    assert state.z_bar.tobytes() == expected.tobytes()
-    assert m.bytes_up == len(chosen) * 63 * 4
-
-
-def test_extended_safl_with_a_large_nu_is_safl():
-  one = make(algorithms.build_extended_safl(nu=1e12, temperature=5))
-  other = make(algorithms.build_safl(temperature=5))
-  check_same(run(one, 4)[0][-1], run(other, 4)[0][-1])
-
-
 def test_bytes(safl):
-  _, metrics = run(safl, 3)
+  _, metrics = tiny_rounds.run(safl, 3)
   model = 63 * 4
   assert [m.bytes_up for m in metrics] == [3 * model] * 3
   assert [m.bytes_down for m in metrics] == [0, 3 * model, 3 * model]
@@ -250,9 +193,12 @@ def test_threads_agree_on_initialisers_of_the_users():
     ]
   )
   one, other = (
-    make(model=model, executor=executor) for executor in ('serial', 'threads')
+    tiny_rounds.make(model=model, executor=executor)
+    for executor in ('serial', 'threads')
   )
-  check_same(run(one, 1)[0][-1], run(other, 1)[0][-1])
+  tiny_rounds.check_same(
+    tiny_rounds.run(one, 1)[0][-1], tiny_rounds.run(other, 1)[0][-1]
+  )
 
 
 def linear():
@@ -262,16 +208,20 @@ def linear():
 
 
 def test_a_device_that_is_not_finite_is_dropped(caplog):
-  x, y = tiny.blobs(sum(SIZES))
+  x, y = tiny.blobs(sum(tiny_rounds.SIZES))
   huge = x.copy()
   huge[20:33] *= 1e30  # device 1's
   broken, sound = (
-    make(algorithms.build_safl(), linear, tiny.clients(SIZES, features, y))
+    tiny_rounds.make(
+      algorithms.build_safl(),
+      linear,
+      tiny.clients(tiny_rounds.SIZES, features, y),
+    )
     for features in (huge, x)
   )
   start = broken.initialize(0)
   with caplog.at_level(logging.WARNING, logger='absl'):
-    states, metrics = run(broken, 2)
+    states, metrics = tiny_rounds.run(broken, 2)
   assert 'round 2: update not finite, dropped: device 1' in caplog.text
   others = [0, 2, 3, 4, 5]
   for state, m in zip(states[1:], metrics, strict=True):
@@ -281,10 +231,10 @@ def test_a_device_that_is_not_finite_is_dropped(caplog):
     assert np.isfinite(state.z_bar).all() and np.isfinite(m.train_loss)
     assert m.bytes_up == 5 * 27 * 4
     expected = fuse.weighted_mean(
-      np.array(SIZES)[others], [state.devices[k] for k in others]
+      np.array(tiny_rounds.SIZES)[others], [state.devices[k] for k in others]
     )
     assert state.z_bar.tobytes() == expected.tobytes()
-  alike, _ = run(sound, 1)
+  alike, _ = tiny_rounds.run(sound, 1)
   for k in others:
     assert states[1].devices[k].tobytes() == alike[1].devices[k].tobytes()
 
@@ -292,8 +242,8 @@ def test_a_device_that_is_not_finite_is_dropped(caplog):
 def test_the_stored_model_is_put_back():
   """Also when the device had trained before."""
   x, y = tiny.blobs(33)
-  trainer = make(model=linear, clients=tiny.clients((20, 13), x, y))
-  states, _ = run(trainer, 1)
+  trainer = tiny_rounds.make(model=linear, clients=tiny.clients((20, 13), x, y))
+  states, _ = tiny_rounds.run(trainer, 1)
   bad = states[1]._replace(z_bar=np.full(27, np.inf, np.float32))
   state, metrics = trainer.next(bad)
   np.testing.assert_array_equal(metrics.dropped, [0, 1])
@@ -304,7 +254,7 @@ def test_the_stored_model_is_put_back():
 
 
 def test_shared_initialisation_of_a_function():
-  trainer = make(init='shared')
+  trainer = tiny_rounds.make(init='shared')
   states = [trainer.initialize(seed).devices for seed in (0, 0, 1)]
   z = states[0][0]
   assert all(states[0][k].tobytes() == z.tobytes() for k in range(6))
@@ -314,18 +264,20 @@ def test_shared_initialisation_of_a_function():
 
 def test_shared_initialisation_of_a_model():
   model = tiny.dense()
-  trainer = make(model=model, init='shared')
+  trainer = tiny_rounds.make(model=model, init='shared')
   devices = trainer.initialize(5).devices
   weights = np.concatenate([np.ravel(w) for w in model.get_weights()])
   for k in range(6):
     np.testing.assert_array_equal(devices[k], weights)
-  own = make(model=model).initialize(5).devices
+  own = tiny_rounds.make(model=model).initialize(5).devices
   assert not np.array_equal(own[0], weights)
 
 
 def test_shared_start_makes_round_one_a_fed_avg_round():
-  trainer = make(algorithms.build_fed_avg(), config=STILL, init='shared')
-  states, _ = run(trainer, 1)
+  trainer = tiny_rounds.make(
+    algorithms.build_fed_avg(), config=STILL, init='shared'
+  )
+  states, _ = tiny_rounds.run(trainer, 1)
   np.testing.assert_allclose(states[1].z_bar, states[0].devices[0], **NEAR)
 
 
@@ -333,13 +285,13 @@ def test_shared_start_makes_round_one_a_fed_avg_round():
 def test_users_models_learn(name):
   model, take = tiny.MODELS[name]
   x, y = tiny.blobs(400)
-  trainer = make(
+  trainer = tiny_rounds.make(
     algorithms.build_safl(temperature=3),
     model,
     tiny.clients((30, 20, 40, 25, 1), take(x[:116]), y[:116]),
     jit_compile='auto',
   )
-  states, _ = run(trainer, 8)
+  states, _ = tiny_rounds.run(trainer, 8)
   score = accuracy(trainer, states[-1], take(x[116:]), y[116:])
   assert score > 0.9
   assert trainer.num_traces == 1
@@ -349,23 +301,25 @@ def test_frozen_weights_stay():
   model = tiny.functional()
   model.layers[1].trainable = False
   frozen = model.layers[1].get_weights()
-  trainer = make(algorithms.build_safl(temperature=3), model)
-  states, _ = run(trainer, 3)
+  trainer = tiny_rounds.make(algorithms.build_safl(temperature=3), model)
+  states, _ = tiny_rounds.run(trainer, 3)
   after = trainer.get_model(states[-1]).layers[1].get_weights()
   assert all(map(np.array_equal, after, frozen))
 
 
 def test_clock_of_steps():
-  config = dataclasses.replace(CONFIG, anneal_clock='step')
-  trainer = make(algorithms.build_safl(temperature=30), config=config)
-  _, metrics = run(trainer, 3)
-  steps = np.array([2 * math.ceil(m / 8) for m in SIZES])
+  config = dataclasses.replace(tiny_rounds.CONFIG, anneal_clock='step')
+  trainer = tiny_rounds.make(
+    algorithms.build_safl(temperature=30), config=config
+  )
+  _, metrics = tiny_rounds.run(trainer, 3)
+  steps = np.array([2 * math.ceil(m / 8) for m in tiny_rounds.SIZES])
   for t, m in enumerate(metrics):
     assert m.p == pytest.approx(np.exp(-t * steps / 30).mean(), rel=1e-5)
 
 
 def test_model_of_a_state(safl):
-  states, _ = run(safl, 1)
+  states, _ = tiny_rounds.run(safl, 1)
   with pytest.raises(ValueError, match='no global model before'):
     safl.get_model(states[0])
   model = safl.get_model(states[1])
@@ -379,7 +333,7 @@ def test_model_of_a_state(safl):
 
 
 def test_defaults_are_safl():
-  trainer = process.FederatedProcess(tiny.dense, CLIENTS)
+  trainer = process.FederatedProcess(tiny.dense, tiny_rounds.CLIENTS)
   assert trainer.config == local.LocalConfig()
   assert trainer.jit_compile
   assert trainer.algorithm.mix.__qualname__.startswith('anneal')
@@ -425,7 +379,7 @@ REFUSED = {
 @pytest.mark.parametrize('options, told', REFUSED.values(), ids=REFUSED)
 def test_refused(options, told):
   with pytest.raises(errors.InputError, match=told):
-    make(**options)
+    tiny_rounds.make(**options)
 
 
 @pytest.mark.parametrize('seed', [-1, 0.5, None])

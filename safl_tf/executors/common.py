@@ -19,6 +19,7 @@ class Setting(NamedTuple):
     per_example: whether the model treats each example by itself, so that
       filling up a batch changes nothing.
     max_steps: local steps of the largest device.
+    max_measured: batches that it measures h on.
     cohort: devices in a round.
     on_gpu: whether it runs on GPUs.
     stack: devices that `vectorized` stacks; None to choose by memory.
@@ -27,6 +28,7 @@ class Setting(NamedTuple):
   jit_compile: bool
   per_example: bool
   max_steps: int
+  max_measured: int
   cohort: int
   on_gpu: bool = False
   stack: int | None = None

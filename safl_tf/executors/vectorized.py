@@ -36,7 +36,7 @@ class Vectorized:
   def __init__(
     self, updates: Sequence[local_update.LocalUpdate], options: common.Setting
   ):
-    signature = updates[0].signature(options.max_steps)
+    signature = updates[0].signature(options.max_steps, options.max_measured)
     most = options.stack or fitting(
       step_bytes(updates[0], signature),
       memory_bytes(options.on_gpu),
@@ -81,8 +81,11 @@ class Vectorized:
 
 def _idle(task: local.Task) -> local.Task:
   """A task with nothing to do."""
-  plan = task.plan._replace(num_steps=np.int32(0))
-  return task._replace(plan=plan)
+  none = np.int32(0)
+  return task._replace(
+    plan=task.plan._replace(num_steps=none),
+    measured=task.measured._replace(num_steps=none),
+  )
 
 
 class _Stacked(local_update.Control):

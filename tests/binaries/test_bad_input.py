@@ -130,6 +130,7 @@ LIGHT = [
     '--epsilon=2 --nu=0',
     '--epsilon=2.0: must be a number in [0, 1]; --nu=0.0: must be a number > 0',
   ),
+  ('train', '--holdout=1', '--holdout=1.0: must be a number in (0, 0.9]'),
   ('export', '', '--run=: is required'),
   ('export', '--run=no', '--run=no: is not the folder of a run'),
   ('export', '--run=run', '--run=run: is not the folder of a run'),

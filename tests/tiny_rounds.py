@@ -1,0 +1,32 @@
+"""Rounds of a process with a tiny model."""
+
+from safl_tf import local, process
+from tests import tiny
+
+SIZES = (20, 13, 31, 7, 1, 16)
+CLIENTS = tiny.clients(SIZES)
+CONFIG = local.LocalConfig(local_epochs=2, batch_size=8, learning_rate=0.02)
+
+
+def make(algorithm=None, model=tiny.dense, clients=CLIENTS, **options):
+  options = {'config': CONFIG, 'jit_compile': 'false', **options}
+  return process.FederatedProcess(model, clients, algorithm, **options)
+
+
+def run(trainer, rounds, seed=0):
+  """The states after each round, and the metrics of each."""
+  states, metrics = [trainer.initialize(seed)], []
+  for _ in range(rounds):
+    state, measured = trainer.next(states[-1])
+    states.append(state)
+    metrics.append(measured)
+  return states, metrics
+
+
+def check_same(one, other):
+  """Bit for bit."""
+  assert one.t == other.t
+  assert one.z_bar.tobytes() == other.z_bar.tobytes()
+  mine, others = one.devices.to_arrays(), other.devices.to_arrays()
+  for name in mine:
+    assert mine[name].tobytes() == others[name].tobytes()
