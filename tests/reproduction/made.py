@@ -70,3 +70,13 @@ def complete(experiment, scale='paper', seeds=(0,)):
     ]
     found.append(measures.Runs(part, several))
   return measures.Results(plan, tuple(seeds), found, {})
+
+
+def of(outcome, verdict):
+  return [f.text for f in outcome.findings if f.verdict == verdict]
+
+
+def flat(experiment, accuracy, rounds=100, scale='paper', **cell):
+  """A run whose accuracy is the same in all rounds."""
+  history = rows([accuracy] * rounds)
+  return runs(experiment, history, scale=scale, **cell)
