@@ -58,8 +58,8 @@ def sensitivity(
         pair.told,
         measures.percent(pair.fedavg.at(_ROUND)),
         measures.percent(pair.safl.at(_ROUND)),
-        '-' if pair.lead is None else f'{100 * pair.lead:+.1f}',
-        '-' if t is None else f'{100 * leads[t]:+.1f}',
+        '-' if pair.lead is None else _points(pair.lead),
+        '-' if t is None else _points(leads[t]),
         '-' if t is None else str(t),
       ]
     )
@@ -103,6 +103,11 @@ def _pairs(results: measures.Results) -> dict[str, Pair]:
     }.get(safl.part.cell['vary'], _TOLD.get(name, name))
     found[name] = Pair(told, rate, n, fedavg, safl)
   return found
+
+
+def _points(lead: float) -> str:
+  """A lead as '+24.5'; never '-0.0'."""
+  return f'{round(100 * lead, 1) + 0.0:+.1f}'
 
 
 def _seen(pair: Pair) -> claims.Finding:

@@ -217,3 +217,12 @@ def test_sensitivity():
   assert list(ours.x) == [80, 120]
   assert list(paper.x) == [50, 80]
   assert paper.y == pytest.approx([95.3 - 88.2, 94 - 30])
+
+
+def test_a_lead_of_nothing_has_no_minus():
+  runs = [
+    made.flat('sensitivity', accuracy, 50, algorithm=name, setting='base')
+    for name, accuracy in (('fedavg', 0.4), ('safl', 0.39999))
+  ]
+  (table,) = findings.find(made.results('sensitivity', *runs)).tables
+  assert table.lines[1][3] == '+0.0'
