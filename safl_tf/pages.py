@@ -215,9 +215,10 @@ def _group(i: int, curve: plots.Curve, key: str, x: _Axis, y: _Axis) -> str:
     around += reversed([*zip(curve.x, lows, strict=True)])
     parts.append(f'<polygon class="band" points="{_points(around, x, y)}"/>')
   parts.append(f'<polyline class="line" points="{line}"/>')
-  if len(curve.x) == 1:
-    [(cx, cy)] = [point.split(',') for point in line.split()]
-    parts.append(f'<circle class="dot" cx="{cx}" cy="{cy}" r="3.5"/>')
+  if len(curve.x) <= plots.DOTTED:
+    for point in line.split():
+      cx, cy = point.split(',')
+      parts.append(f'<circle class="dot" cx="{cx}" cy="{cy}" r="3.5"/>')
   data = ''.join(
     f' data-{name}="{" ".join(map(_short, values))}"'
     for name, values in zip(('x', 'y', 'spread'), curve[1:], strict=True)

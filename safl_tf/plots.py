@@ -56,6 +56,7 @@ COLORS = (
   '#3FA0DA',
   '#D89000',
 )
+DOTTED = 12  # a curve of up to so many points has a dot at each
 DASHES: tuple[tuple[float, ...], ...] = ((), (4, 2), (1, 1.5), (5, 1.5, 1, 1.5))
 
 
@@ -207,7 +208,7 @@ def chart(drawn: Chart, path: Path) -> Any:
       color, dashes = COLORS[i % len(COLORS)], DASHES[i % len(DASHES)]
       x, y = np.array(curve.x), np.array(curve.y)
       style = (0, dashes) if dashes else '-'
-      marker = 'o' if x.size == 1 else ''
+      marker = 'o' if x.size <= DOTTED else ''
       label = curve.name if x.size else f'{curve.name} (no values)'
       axes.plot(x, y, color=color, linestyle=style, marker=marker, label=label)
       if curve.spread:

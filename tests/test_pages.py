@@ -175,11 +175,13 @@ def test_rounds_are_whole_numbers(rounds):
     assert 0 < float(text.get('x')) <= 480 - 14
 
 
-def test_one_point_is_a_dot():
-  (group,) = drawing(make_chart(1, 1)).iter('g')
-  dot = group.find('circle')
-  at = (float(dot.get('cx')), float(dot.get('cy')))
-  assert points(group.find('polyline')) == [at]
+@pytest.mark.parametrize('count, dots', [(1, 1), (4, 4), (13, 0)])
+def test_few_points_are_dots(count, dots):
+  (group,) = drawing(make_chart(1, count)).iter('g')
+  found = [
+    (float(dot.get('cx')), float(dot.get('cy'))) for dot in group.iter('circle')
+  ]
+  assert found == points(group.find('polyline'))[:dots]
 
 
 def test_a_curve_without_values_is_told():

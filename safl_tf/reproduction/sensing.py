@@ -1,6 +1,6 @@
 """Findings on what SAFL's lead over FedAvg depends on; not in the paper."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from safl_tf import plots
@@ -38,6 +38,13 @@ class Pair(NamedTuple):
     a, b = self.safl.at(_ROUND), self.fedavg.at(_ROUND)
     return None if a is None or b is None else a.mean - b.mean
 
+  @property
+  def largest(self) -> tuple[int | None, float | None]:
+    """The round with SAFL's largest lead, and that lead, if there is one."""
+    leads = claims.lead(self.safl, self.fedavg)
+    none = (None, None)
+    return max(leads.items(), key=lambda lead: lead[1], default=none)
+
 
 def sensitivity(
   results: measures.Results, every: Mapping[str, Any]
@@ -51,20 +58,18 @@ def sensitivity(
   pairs = _pairs(results)
   lines = [['', 'FedAvg (%)', 'SAFL (%)', 'lead', 'largest lead', 'in round']]
   for pair in pairs.values():
-    leads = claims.lead(pair.safl, pair.fedavg)
-    t = max(leads, key=lambda t: leads[t], default=None)
+    t, largest = pair.largest
     lines.append(
       [
         pair.told,
         measures.percent(pair.fedavg.at(_ROUND)),
         measures.percent(pair.safl.at(_ROUND)),
-        '-' if pair.lead is None else _points(pair.lead),
-        '-' if t is None else _points(leads[t]),
+        _points(pair.lead),
+        _points(largest),
         '-' if t is None else str(t),
       ]
     )
-  shown = {part.round_for(_ROUND) for part in results.plan.parts}
-  title = f'Accuracy in round {"/".join(map(str, shown))}, leads in points'
+  title = f'Accuracy in round {_shown(results)}, leads in points'
   return outcomes.Outcome(
     [outcomes.Table(title, lines)],
     _charts(results, pairs, paper_leads(every)),
@@ -105,8 +110,16 @@ def _pairs(results: measures.Results) -> dict[str, Pair]:
   return found
 
 
-def _points(lead: float) -> str:
-  """A lead as '+24.5'; never '-0.0'."""
+def _shown(results: measures.Results) -> str:
+  """The round looked at, in these runs."""
+  rounds = {part.round_for(_ROUND) for part in results.plan.parts}
+  return '/'.join(map(str, sorted(rounds)))
+
+
+def _points(lead: float | None) -> str:
+  """A lead as '+24.5', never '-0.0'; '-' if there is none."""
+  if lead is None:
+    return '-'
   return f'{round(100 * lead, 1) + 0.0:+.1f}'
 
 
@@ -117,7 +130,7 @@ def _seen(pair: Pair) -> claims.Finding:
     return claims.Finding(claims.OPEN, f'{pair.told}: too few rounds were run.')
   if not any(run.has_learned() for run in runs):
     text = f'{pair.told}: nothing was learned.'
-    return claims.Finding(claims.OPEN, text)
+    return claims.Finding(claims.SEEN, text)
   points = f'{100 * abs(pair.lead):.1f} points'
   if claims.is_within(pair.lead):
     text = f'SAFL and FedAvg are about as good ({points} apart)'
@@ -135,24 +148,40 @@ def _charts(
   """The lead against the rate, and against n with the paper's."""
   vary = {p.cell['setting']: p.cell['vary'] for p in results.plan.parts}
 
-  def points(axis: str) -> plots.Curve:
+  def curves(axis: str) -> list[plots.Curve]:
     those = sorted(
-      (getattr(pair, axis), 100 * pair.lead)
-      for name, pair in pairs.items()
-      if vary[name] in ('', axis) and pair.lead is not None
+      (pair for name, pair in pairs.items() if vary[name] in ('', axis)),
+      key=lambda pair: getattr(pair, axis),
     )
-    return plots.Curve('lead', [x for x, _ in those], [y for _, y in those])
+    xs = [getattr(pair, axis) for pair in those]
+    leads = {
+      f'in round {_shown(results)}': [pair.lead for pair in those],
+      'the largest, in any round': [pair.largest[1] for pair in those],
+    }
+    return [_curve(name, xs, ys) for name, ys in leads.items()]
 
-  def chart(title: str, x: str, *curves: plots.Curve) -> plots.Chart:
+  def chart(title: str, x: str, drawn: Sequence[plots.Curve]) -> plots.Chart:
     y = "SAFL's lead (points)"
-    return plots.Chart(title, x, y, curves, most=100.0, signed=True)
+    return plots.Chart(title, x, y, drawn, most=100.0, signed=True)
 
   paper = plots.Curve(
-    'lead in the paper', list(theirs), [100 * y for y in theirs.values()]
+    f'in round {_ROUND} of the paper',
+    list(theirs),
+    [100 * y for y in theirs.values()],
   )
   return {
     'lead_by_rate': chart(
-      'Lead against the rate', 'rate on the mean loss', points('rate')
+      'Lead against the rate', 'rate on the mean loss', curves('rate')
     ),
-    'lead_by_n': chart('Lead against n', 'devices n', points('n'), paper),
+    'lead_by_n': chart('Lead against n', 'devices n', [*curves('n'), paper]),
   }
+
+
+def _curve(
+  name: str, xs: Sequence[float], leads: Sequence[float | None]
+) -> plots.Curve:
+  """The leads that there are, in points."""
+  points = [
+    (x, 100 * y) for x, y in zip(xs, leads, strict=True) if y is not None
+  ]
+  return plots.Curve(name, [x for x, _ in points], [y for _, y in points])

@@ -182,6 +182,8 @@ def test_sensitivity():
       made.flat(name, 0.4, 50, algorithm='fedavg', **cell),
       made.flat(name, 0.4 + lead, 50, algorithm='safl', **cell),
     ]
+  histories = [made.rows([0.4] * 6 + [1.0] + [0.7] * 43)]
+  several[1] = several[1]._replace(histories=histories)
   several.append(
     made.flat(name, 0.4, 50, algorithm='fedavg', setting='adam')
   )  # its partner isn't finished
@@ -192,8 +194,8 @@ def test_sensitivity():
     '40.0',
     '70.0',
     '+30.0',
-    '+30.0',
-    '1',
+    '+60.0',
+    '7',
   ]
   assert [line[0] for line in table.lines[2:]] == [
     'rate 0.05',
@@ -210,10 +212,15 @@ def test_sensitivity():
   ]
   chart = found.charts['lead_by_rate']
   assert chart.signed
-  ((_, x, y, _),) = chart.curves
-  assert x == pytest.approx([0.05, 0.1, 0.2])
-  assert y == pytest.approx([50, 30, -5])
-  ours, paper = found.charts['lead_by_n'].curves
+  then, largest = chart.curves
+  assert (then.name, largest.name) == (
+    'in round 50',
+    'the largest, in any round',
+  )
+  assert then.x == largest.x == pytest.approx([0.05, 0.1, 0.2])
+  assert then.y == pytest.approx([50, 30, -5])
+  assert largest.y == pytest.approx([50, 60, -5])
+  ours, _, paper = found.charts['lead_by_n'].curves
   assert list(ours.x) == [80, 120]
   assert list(paper.x) == [50, 80]
   assert paper.y == pytest.approx([95.3 - 88.2, 94 - 30])

@@ -178,6 +178,13 @@ def test_legends_fit(tmp_path, names, columns):
     assert box.x0 >= 0 and box.x1 <= figure.bbox.x1
 
 
+@pytest.mark.parametrize('points, marker', [(4, 'o'), (13, '')])
+def test_few_points_have_dots(tmp_path, points, marker):
+  curve = plots.Curve('c', range(points), range(points))
+  figure = plots.chart(plots.Chart('t', 'x', 'y', [curve]), tmp_path / 'a.png')
+  assert figure.axes[0].lines[0].get_marker() == marker
+
+
 @browser.needed
 def test_page_in_a_browser(tmp_path, no_pictures):
   report.write(tmp_path, made.complete('techniques', 'cpu'))
