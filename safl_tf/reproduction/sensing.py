@@ -97,10 +97,7 @@ def _pairs(results: measures.Results) -> dict[str, Pair]:
     fedavg = results.get(algorithm='fedavg', setting=name)
     if fedavg is None:
       continue
-    flags = safl.part.flags
-    summed = flags.get('loss_reduction', 'sum') == 'sum'
-    rate = flags['learning_rate'] * (flags['batch_size'] if summed else 1)
-    n = flags['num_devices']
+    n, rate = safl.part.flags['num_devices'], _rate(safl.part.flags)
     told = {
       '': f'n = {n}, rate {rate:g}',
       'n': f'n = {n}',
@@ -108,6 +105,12 @@ def _pairs(results: measures.Results) -> dict[str, Pair]:
     }.get(safl.part.cell['vary'], _TOLD.get(name, name))
     found[name] = Pair(told, rate, n, fedavg, safl)
   return found
+
+
+def _rate(flags: Mapping[str, Any]) -> float:
+  """α on the mean loss of a batch."""
+  summed = flags.get('loss_reduction', 'sum') == 'sum'
+  return flags['learning_rate'] * (flags['batch_size'] if summed else 1)
 
 
 def _shown(results: measures.Results) -> str:
@@ -147,6 +150,7 @@ def _charts(
 ) -> dict[str, plots.Chart]:
   """The lead against the rate, and against n with the paper's."""
   vary = {p.cell['setting']: p.cell['vary'] for p in results.plan.parts}
+  base = results.plan.parts[0].flags
 
   def curves(axis: str) -> list[plots.Curve]:
     those = sorted(
@@ -171,9 +175,15 @@ def _charts(
   )
   return {
     'lead_by_rate': chart(
-      'Lead against the rate', 'rate on the mean loss', curves('rate')
+      f'Lead against the rate, n = {base["num_devices"]}',
+      'rate on the mean loss',
+      curves('rate'),
     ),
-    'lead_by_n': chart('Lead against n', 'devices n', [*curves('n'), paper]),
+    'lead_by_n': chart(
+      f'Lead against n, rate {_rate(base):g}',
+      'devices n',
+      [*curves('n'), paper],
+    ),
   }
 
 

@@ -211,6 +211,7 @@ def test_sensitivity():
     'one initial model for all: SAFL is 2.1 points behind FedAvg.',
   ]
   chart = found.charts['lead_by_rate']
+  assert chart.title == 'Lead against the rate, n = 80'
   assert chart.signed
   then, largest = chart.curves
   assert (then.name, largest.name) == (

@@ -147,7 +147,7 @@ def test_negative_leads_are_drawn(tmp_path, lead, lowest):
   """The only chart in which values may be negative."""
   report.write(tmp_path, lead_of_safl(lead))
   page = (tmp_path / 'report.html').read_text()
-  figure = page.split('<figcaption>Lead against n</figcaption>')[1]
+  figure = page.split('<figcaption>Lead against n, rate 0.1</figcaption>')[1]
   ticks = re.findall(
     '<text class="left"[^>]*>([^<]+)', figure.split('</svg>')[0]
   )
