@@ -1,4 +1,4 @@
-"""What a run costs beside training: mixing, fusing, checkpoints, first models.
+"""What a run costs beside training: mixing, evaluating, checkpoints and so on.
 
   python -m benchmarks.parts --write=docs/benchmarks.md
   python -m benchmarks.parts --quick
@@ -36,7 +36,7 @@ def section(quick: bool) -> str:
   import tensorflow as tf
 
   from benchmarks import workloads
-  from safl_tf import algorithms, process, run_folder, seeds
+  from safl_tf import algorithms, evaluation, process, run_folder, seeds
   from safl_tf.executors import threads
   from safl_tf.rules import fuse
 
@@ -75,6 +75,11 @@ def section(quick: bool) -> str:
       folder.restore(state)
       saving = seconds(save)
 
+  shaped = trainer.trainer_of(state)
+  x = trainer.clients.x
+  predict = evaluation.build_predict(shaped.model, x, shaped.jit_compile)
+  tested = np.arange(min(10_000, len(x)))
+
   def first_models() -> None:
     fresh = trainer.initialize(1).devices
     list(pool.map(fresh.__getitem__, range(1000)))
@@ -85,6 +90,8 @@ def section(quick: bool) -> str:
     f'a checkpoint of {n} models': saving,
   }
   parts['these three together'] = sum(parts.values())
+  evaluating = seconds(lambda: predict(state.z_bar, tested))
+  parts[f'evaluating on {len(tested):,} images'] = evaluating
   rows = [['a whole round', f'{whole:.3f}', '100 %']]
   rows += [[a, f'{b:.3f}', f'{b / whole:.1%}'] for a, b in parts.items()]
   drawing = seconds(first_models)
