@@ -158,6 +158,7 @@ def batch_size(
 ) -> outcomes.Outcome:
   """Accuracy by batch size, on half and all of the data."""
   t, charts = numbers['round'], {}
+  shown = outcomes.told_round(t, results.runs)
   rows: dict[str, list[grids.Cell]] = {}
   for size, told in _SIZES.items():
     curves = []
@@ -175,10 +176,9 @@ def batch_size(
       rows[f'{told}, {measures.NAMES[name]}'] = row
       curves += _batch_curves(name, list(map(int, numbers[size][name])), row)
     charts[f'accuracy_{size}'] = outcomes.accuracy_chart(
-      f'{told}, round {t}', [*curves[::2], *curves[1::2]], 'batch size'
+      f'{told}, {shown}', [*curves[::2], *curves[1::2]], 'batch size'
     )
   heads = [f'B = {B} (%)' for B in numbers['all']['safl']]
-  shown = outcomes.told_round(t, results.runs)
   lines = list(rows.values())
   pairs = [
     grids.order(f'{size}, B = {B}', ['FedAvg', 'SAFL'], [a, b])

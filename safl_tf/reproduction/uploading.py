@@ -208,7 +208,7 @@ def _charts(
       'Test accuracy by uploads', curves, 'uploads in total'
     ),
     'search': plots.Chart(
-      f'Share of uploads in round {t} against ν',
+      f'Share of uploads in {outcomes.told_round(t, tried)} against ν',
       'ν',
       'uploads of those possible (%)',
       [

@@ -182,3 +182,22 @@ def test_batch_size():
     )
   names = [c.name for c in found.charts['accuracy_half'].curves]
   assert names == ['FedAvg', 'SAFL', 'FedAvg, paper', 'SAFL, paper']
+
+
+@pytest.mark.parametrize(
+  'experiment, chart, scale, title',
+  [
+    ('batch_size', 'accuracy_all', 'paper', 'All of the data, round 100'),
+    ('batch_size', 'accuracy_all', 'cpu', 'All of the data, round 50 for 100'),
+    ('uploads', 'search', 'cpu', 'Share of uploads in round 80 against ν'),
+    (
+      'uploads',
+      'search',
+      'smoke',
+      'Share of uploads in round 3 for 80 against ν',
+    ),
+  ],
+)
+def test_charts_tell_their_round(experiment, chart, scale, title):
+  found = findings.find(made.complete(experiment, scale))
+  assert found.charts[chart].title == title
