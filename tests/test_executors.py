@@ -352,10 +352,8 @@ TWO_DEVICES = """
   two = [tf.config.LogicalDeviceConfiguration()] * 2
   tf.config.set_logical_device_configuration(cpu, two)
 
-  import numpy as np
-  from safl_tf import algorithms, local, process
   from safl_tf.executors import common
-  from tests import test_executors, tiny
+  from tests import test_executors, tiny_rounds
 
   executor = sys.argv[1]
   used = []
@@ -374,7 +372,7 @@ TWO_DEVICES = """
   state, _ = test_executors.run(both, 3)
   assert set(used) == {'CPU:0', 'CPU:1'}, used
   assert both.num_traces == 2, both.num_traces
-  test_executors.check_same(state, expected)
+  tiny_rounds.check_same(state, expected)
   print('side by side')
 """
 
