@@ -273,13 +273,21 @@ def lead(mine: measures.Runs, other: measures.Runs) -> dict[int, float]:
   return {t: a[t].mean - b[t].mean for t in a if t in b}
 
 
+def largest_lead(
+  mine: measures.Runs, other: measures.Runs
+) -> tuple[int | None, float | None]:
+  """The round in which one is farthest ahead, and how far, if there is one."""
+  leads = lead(mine, other)
+  none = (None, None)
+  return max(leads.items(), key=lambda lead: lead[1], default=none)
+
+
 def _most(mine: measures.Runs, other: measures.Runs) -> str:
   """The largest lead, as a sentence; nothing if there is none."""
-  leads = lead(mine, other)
-  t = max(leads, key=lambda t: leads[t], default=None)
-  if t is None or leads[t] <= 0:
+  t, most = largest_lead(mine, other)
+  if most is None or most <= 0:
     return ''
-  return f' Its largest lead is {100 * leads[t]:.1f} points, in round {t}.'
+  return f' Its largest lead is {100 * most:.1f} points, in round {t}.'
 
 
 def _points(away: float) -> str:

@@ -41,9 +41,7 @@ class Pair(NamedTuple):
   @property
   def largest(self) -> tuple[int | None, float | None]:
     """The round with SAFL's largest lead, and that lead, if there is one."""
-    leads = claims.lead(self.safl, self.fedavg)
-    none = (None, None)
-    return max(leads.items(), key=lambda lead: lead[1], default=none)
+    return claims.largest_lead(self.safl, self.fedavg)
 
 
 def sensitivity(
