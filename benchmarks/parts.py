@@ -4,7 +4,7 @@
   python -m benchmarks.parts --quick
 
 On MNIST-LeNet-80 with the default executor. Each part is timed by itself, for
-all devices of a round, and told as a share of a whole round.
+all clients of a round, and told as a share of a whole round.
 """
 
 import argparse
@@ -35,21 +35,23 @@ def section(quick: bool) -> str:
   import numpy as np
   import tensorflow as tf
 
+  import safl_tf
   from benchmarks import workloads
-  from safl_tf import algorithms, evaluation, process, run_folder, seeds
-  from safl_tf.executors import threads
-  from safl_tf.rules import fuse
+  from safl_tf.core import process, seeds
+  from safl_tf.core.executors import threads
+  from safl_tf.rules import aggregate
+  from safl_tf.training import evaluation, run_directory
 
   work = workloads.get('lenet', quick)
-  n = work.devices
-  safl = algorithms.build_safl()
+  n = work.num_clients
+  safl = safl_tf.build_safl()
   trainer = process.FederatedProcess(
     work.model_fn, work.clients(), safl, work.config
   )
   state, _ = trainer.next(trainer.initialize(0))
   whole = seconds(lambda: trainer.next(state))
 
-  z = [state.devices[k] for k in range(n)]
+  z = [state.client_models[k] for k in range(n)]
   pairs = [seeds.pair(0, seeds.Role.MIX, 1, k) for k in range(n)]
   mix = tf.function(safl.mix, jit_compile=True, autograph=False)
   t = tf.constant(2.0)
@@ -59,16 +61,16 @@ def section(quick: bool) -> str:
     run = lambda k: mix(tf.constant(pairs[k]), t, state.z_bar, z[k]).w.numpy()
     list(pool.map(run, range(n)))
 
-  received = fuse.Updates(1, np.arange(n), z, np.full(n, work.examples))
-  fusing = seconds(lambda: safl.fuse.apply({}, received, state.z_bar))
+  received = aggregate.Updates(1, np.arange(n), z, np.full(n, work.examples))
+  aggregating = seconds(lambda: safl.aggregate.apply({}, received, state.z_bar))
   with tempfile.TemporaryDirectory() as path:
-    folder = run_folder.RunFolder(path, {})
+    folder = run_directory.RunDirectory(path, {})
     later = state
 
     def save() -> None:
       nonlocal later  # every model is another one, and the round a later one
-      own = {k: later.devices[k] for k in range(n)}
-      later = later._replace(t=later.t + 1, devices=later.devices.updated(own))
+      own = {k: later.clients[k] for k in range(n)}
+      later = later._replace(t=later.t + 1, clients=later.clients.updated(own))
       folder.save(later, [])
 
     with folder.opened():
@@ -81,12 +83,12 @@ def section(quick: bool) -> str:
   tested = np.arange(min(10_000, len(x)))
 
   def first_models() -> None:
-    fresh = trainer.initialize(1).devices
+    fresh = trainer.initialize(1).clients
     list(pool.map(fresh.__getitem__, range(1000)))
 
   parts = {
-    f'mixing, {n} devices': seconds(mix_all),
-    f'fusing, {n} models': fusing,
+    f'mixing, {n} clients': seconds(mix_all),
+    f'aggregating, {n} models': aggregating,
     f'a checkpoint of {n} models': saving,
   }
   parts['these three together'] = sum(parts.values())
@@ -95,7 +97,7 @@ def section(quick: bool) -> str:
   rows = [['a whole round', f'{whole:.3f}', '100 %']]
   rows += [[a, f'{b:.3f}', f'{b / whole:.1%}'] for a, b in parts.items()]
   drawing = seconds(first_models)
-  rows += [["1,000 devices' initial models", f'{drawing:.3f}', '']]
+  rows += [["1,000 clients' initial models", f'{drawing:.3f}', '']]
   return '\n\n'.join(
     [
       f'## Beside training: {work.title}',
@@ -110,7 +112,7 @@ def section(quick: bool) -> str:
 def main() -> None:
   """Measures and prints, and maybe writes, the table."""
   parser = argparse.ArgumentParser(description=__doc__)
-  parser.add_argument('--quick', action='store_true', help='8 devices')
+  parser.add_argument('--quick', action='store_true', help='8 clients')
   parser.add_argument('--write', type=pathlib.Path, help='a Markdown file')
   arguments = parser.parse_args()
   os.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'

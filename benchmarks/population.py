@@ -1,9 +1,9 @@
-"""Round time and memory of populations from 100 to 100,000 devices.
+"""Round time and memory of populations from 100 to 100,000 clients.
 
   python -m benchmarks.population --write=docs/benchmarks.md
   python -m benchmarks.population --quick
 
-LeNet-5, 50 devices a round with 600 images each, whatever the population. Each
+LeNet-5, 50 clients a round with 600 images each, whatever the population. Each
 population has a process of its own; they take turns, a round each.
 """
 
@@ -22,12 +22,13 @@ EXAMPLES, COHORT = 600, 50
 
 
 def rounds(
-  num_devices: int, store: str, examples: int, facts: dict[str, float]
+  num_clients: int, store: str, examples: int, facts: dict[str, float]
 ) -> Iterator[float]:
   """Seconds of one round after the other."""
   import numpy as np
 
-  from safl_tf import algorithms, process
+  import safl_tf
+  from safl_tf.core import process
   from safl_tf.data import client_data
   from safl_tf.models import lenet5
 
@@ -35,7 +36,7 @@ def rounds(
   x = rng.integers(0, 256, (60_000, 28, 28, 1), np.uint8)
   y = rng.integers(0, 10, len(x))
   # Rows of one array: the lists are not there twice.
-  parts = rng.integers(0, len(x), (num_devices, examples), np.int32)
+  parts = rng.integers(0, len(x), (num_clients, examples), np.int32)
   start = time.perf_counter()
   clients = client_data.ClientData.from_arrays(x, y, parts, num_classes=10)
   facts['lists_mb'] = clients.total_examples * 4 / 1e6
@@ -43,8 +44,8 @@ def rounds(
   trainer = process.FederatedProcess(
     lenet5.lenet5,
     clients,
-    algorithms.build_safl(devices_per_round=COHORT),
-    device_store=store,
+    safl_tf.build_safl(clients_per_round=COHORT),
+    client_store=store,
   )
   state = trainer.initialize(0)
   facts['start'] = time.perf_counter() - start
@@ -60,7 +61,7 @@ def section(cycles: int, examples: int) -> str:
   started = {
     f'{n} {store}': workers.Worker(
       'benchmarks.population',
-      [f'--devices={n}', f'--store={store}', f'--examples={examples}'],
+      [f'--clients={n}', f'--store={store}', f'--examples={examples}'],
     )
     for n, store in names
   }
@@ -82,11 +83,11 @@ def section(cycles: int, examples: int) -> str:
         f'{facts["peak_mb"]:.0f}',
       ]
     )
-  heads = 'devices,store,s / round,against 100 in ram,set-up s'
+  heads = 'clients,store,s / round,against 100 in ram,set-up s'
   heads += ',index lists MB,RSS at the end MB,peak RSS MB'
   return '\n\n'.join(
     [
-      f'## Population: {COHORT} devices a round of n, {examples} images each',
+      f'## Population: {COHORT} clients a round of n, {examples} images each',
       f'{reports.how("benchmarks.population")} The median of {cycles} rounds '
       'each, taken in turns.',
       reports.table(heads.split(','), lines),
@@ -100,15 +101,15 @@ def main() -> None:
   parser.add_argument('--quick', action='store_true', help='60 images each')
   parser.add_argument('--cycles', type=int, default=5, help='rounds to time')
   parser.add_argument('--write', type=pathlib.Path, help='a Markdown file')
-  parser.add_argument('--devices', type=int, help=argparse.SUPPRESS)
+  parser.add_argument('--clients', type=int, help=argparse.SUPPRESS)
   parser.add_argument('--store', help=argparse.SUPPRESS)
   parser.add_argument('--examples', type=int, help=argparse.SUPPRESS)
   arguments = parser.parse_args()
   os.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'
-  if arguments.devices:
+  if arguments.clients:
     facts: dict[str, float] = {}
     values = rounds(
-      arguments.devices, arguments.store, arguments.examples, facts
+      arguments.clients, arguments.store, arguments.examples, facts
     )
     workers.serve(values, facts)
     return

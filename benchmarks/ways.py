@@ -11,14 +11,16 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+import safl_tf
 from benchmarks import workloads
-from safl_tf import algorithms, process
+from safl_tf.core import algorithm as algorithm_lib
+from safl_tf.core import process
 
 Way = Callable[[workloads.Workload], Iterator[float]]
 
 
 def naive(work: workloads.Workload) -> Iterator[float]:
-  """What people write first: set_weights, fit, get_weights for each device."""
+  """What people write first: set_weights, fit, get_weights for each client."""
   clients = work.clients()
   model = work.model_fn()
   model.compile(
@@ -29,7 +31,7 @@ def naive(work: workloads.Workload) -> Iterator[float]:
   while True:
     start = time.perf_counter()
     models = []
-    for k in range(work.devices):
+    for k in range(work.num_clients):
       rows = clients.indices(k)
       model.set_weights(z_bar)
       model.fit(
@@ -70,7 +72,7 @@ def one_step(work: workloads.Workload) -> Iterator[float]:
   while True:
     start = time.perf_counter()
     models = []
-    for k in range(work.devices):
+    for k in range(work.num_clients):
       model.set_weights(z_bar)
       for _ in range(work.config.local_epochs):
         order = rng.permutation(clients.indices(k))
@@ -81,14 +83,14 @@ def one_step(work: workloads.Workload) -> Iterator[float]:
     yield time.perf_counter() - start
 
 
-def safl(executor: str, algorithm: algorithms.Algorithm | None = None) -> Way:
+def safl(executor: str, algorithm: algorithm_lib.Algorithm | None = None) -> Way:
   """This package, with SAFL unless told otherwise."""
 
   def way(work: workloads.Workload) -> Iterator[float]:
     trainer = process.FederatedProcess(
       work.model_fn,
       work.clients(),
-      algorithm or algorithms.build_safl(),
+      algorithm or safl_tf.build_safl(),
       work.config,
       executor=executor,
     )
@@ -118,7 +120,7 @@ def gemm(work: workloads.Workload) -> Iterator[float]:
     yield best
 
 
-FIT, STEP = 'Keras fit, device by device', 'one-step tf.function'
+FIT, STEP = 'Keras fit, client by client', 'one-step tf.function'
 SAFL, EXTENDED = 'safl_tf, threads', 'safl_tf, threads, Extended SAFL'
 GEMM = 'matrix products'
 WAYS: dict[str, Way] = {
@@ -127,6 +129,6 @@ WAYS: dict[str, Way] = {
   'safl_tf, serial': safl('serial'),
   SAFL: safl('threads'),
   'safl_tf, vectorized': safl('vectorized'),
-  EXTENDED: safl('threads', algorithms.build_extended_safl(nu=1e9)),
+  EXTENDED: safl('threads', safl_tf.build_extended_safl(nu=1e9)),
   GEMM: gemm,
 }

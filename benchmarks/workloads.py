@@ -7,19 +7,19 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
-from safl_tf import local
+from safl_tf.core import client_config
 from safl_tf.data import client_data
 from safl_tf.models import lenet5, light_vgg
 
 
 class Workload(NamedTuple):
-  """Devices of equal size that all train in every round.
+  """Clients of equal size that all train in every round.
 
   Attributes:
     name: of the work.
     model_fn: makes the model.
     input_shape: of an image.
-    devices: how many.
+    clients: how many.
     examples: images on each.
     config: epochs, batch size and learning rate.
     flop_per_image: multiply-adds times two, forward and backward.
@@ -28,36 +28,36 @@ class Workload(NamedTuple):
   name: str
   model_fn: Callable[[], keras.Model]
   input_shape: tuple[int, ...]
-  devices: int
+  clients: int
   examples: int
-  config: local.LocalConfig
+  config: client_config.LocalConfig
   flop_per_image: float
 
   @property
   def title(self) -> str:
     """The name, and what the work is."""
     return (
-      f'{self.name}: {self.devices} devices × {self.examples} images, '
+      f'{self.name}: {self.num_clients} clients × {self.examples} images, '
       f'{self.config.local_epochs} epochs, batches of {self.config.batch_size}'
     )
 
   @property
   def images_per_round(self) -> int:
     """Training images that a round goes through."""
-    return self.devices * self.examples * self.config.local_epochs
+    return self.num_clients * self.examples * self.config.local_epochs
 
   def clients(self) -> client_data.ClientData:
     """Random images; what they show makes no difference to the time."""
     rng = np.random.default_rng(0)
-    total = self.devices * self.examples
+    total = self.num_clients * self.examples
     x = rng.integers(0, 256, (total, *self.input_shape), np.uint8)
     y = rng.integers(0, 10, total)
-    parts = np.split(np.arange(total), self.devices)
+    parts = np.split(np.arange(total), self.num_clients)
     return client_data.ClientData.from_arrays(x, y, parts, num_classes=10)
 
 
 def get(name: str, quick: bool = False) -> Workload:
-  """A workload by its name; `quick` has a tenth of the devices."""
+  """A workload by its name; `quick` has a tenth of the clients."""
   return {'lenet': _lenet_80, 'vgg': _vgg_16}[name](quick)
 
 
@@ -70,9 +70,9 @@ def _lenet_80(quick: bool) -> Workload:
     name='MNIST-LeNet-80',
     model_fn=lenet5.lenet5,
     input_shape=(28, 28, 1),
-    devices=8 if quick else 80,
+    clients=8 if quick else 80,
     examples=600,
-    config=local.LocalConfig(),
+    config=client_config.LocalConfig(),
     flop_per_image=2 * (2 * first + 3 * rest),
   )
 
@@ -84,8 +84,8 @@ def _vgg_16(quick: bool) -> Workload:
     name='VGG-16dev',
     model_fn=functools.partial(light_vgg.light_vgg, (32, 32, 3), 10),
     input_shape=(32, 32, 3),
-    devices=2 if quick else 16,
+    clients=2 if quick else 16,
     examples=128 if quick else 256,
-    config=local.LocalConfig(local_epochs=1),
+    config=client_config.LocalConfig(local_epochs=1),
     flop_per_image=2 * (2 * first + 3 * rest),
   )

@@ -11,34 +11,30 @@ import numpy as np
 import tensorflow as tf
 
 from binaries import common, partitioning
-from safl_tf import (
-  algorithms,
-  attacks,
-  checks,
-  errors,
-  export,
-  flat_model,
-  local,
-  process,
-  run_folder,
-)
-from safl_tf.data import datasets, own_forms, sources
+from safl_tf import attacks
+from safl_tf.algorithms import registry as algorithm_registry
+from safl_tf.core import client_config, flat_model, process
+from safl_tf.data import dataset as dataset_lib
+from safl_tf.data import registry as data_registry
+from safl_tf.data.files import spec
 from safl_tf.models import lenet5, light_vgg
+from safl_tf.training import export, run_directory
+from safl_tf.util import errors, validation
 
 _MODELS = {'lenet5': lenet5.lenet5, 'light_vgg': light_vgg.light_vgg}
 
 
 def process_and_data(
-  values: dict[str, Any], dataset: datasets.Dataset | None = None
-) -> tuple[process.FederatedProcess, datasets.Dataset]:
+  values: dict[str, Any], dataset: dataset_lib.Dataset | None = None
+) -> tuple[process.FederatedProcess, dataset_lib.Dataset]:
   """The process that `safl-train`'s flags describe, and its data set.
 
   Args:
     values: of the flags.
     dataset: the one they name, if it is loaded already.
   """
-  algorithm = algorithms.build(values['algorithm'], **values)
-  config = checks.call(local.LocalConfig, values)
+  algorithm = algorithm_registry.build(values['algorithm'], **values)
+  config = validation.call(client_config.LocalConfig, values)
   if dataset is None:
     dataset = load_data(values)
   clients, _ = partitioning.clients(values, dataset)
@@ -53,7 +49,7 @@ def process_and_data(
       jit_compile=values['jit_compile'],
       device=values['device'],
       stack=values['stack'],
-      device_store=values['device_store'],
+      client_store=values['client_store'],
       store_dir=pathlib.Path(values['output_dir']) / values['experiment'],
       attack=_attack(values),
     )
@@ -61,13 +57,13 @@ def process_and_data(
     if error.argument != 'model':
       raise
     # The flag's value says more than the model's name.
-    raise errors.InputError('model', values['model'], error.allowed) from error
+    raise errors.InputError('model', values['model'], error.hint) from error
   return trainer, dataset
 
 
 def load_data(
   values: dict[str, Any], class_names: Sequence[str] | None = None
-) -> datasets.Dataset:
+) -> dataset_lib.Dataset:
   """The data set that flags name.
 
   Args:
@@ -75,9 +71,9 @@ def load_data(
     class_names: what a model's outputs stand for, if that is known; the labels
       of one's own data are understood by it.
   """
-  options = own_forms.options(values, class_names)
+  options = spec.options(values, class_names)
   with common.only_errors():
-    return sources.load(values['dataset'], values['data_dir'], options)
+    return data_registry.load(values['dataset'], values['data_dir'], options)
 
 
 def _attack(values: dict[str, Any]) -> attacks.Attack | None:
@@ -92,7 +88,7 @@ def _attack(values: dict[str, Any]) -> attacks.Attack | None:
 
 
 def _model(
-  values: dict[str, Any], dataset: datasets.Dataset
+  values: dict[str, Any], dataset: dataset_lib.Dataset
 ) -> keras.Model | flat_model.ModelFn:
   name, precision = values['model'], values['mixed_precision']
   if name.endswith('.keras'):
@@ -121,7 +117,7 @@ def _activation(name: str) -> str:
   known = [
     n for n in dir(keras.activations) if n[0].islower() and n not in helpers
   ]
-  return checks.choice('activation', name, known)
+  return validation.choice('activation', name, known)
 
 
 def load_keras(path: str) -> keras.Model:
@@ -153,8 +149,8 @@ class Predictor(NamedTuple):
 def load_predictor(path: str) -> Predictor:
   """The model of a run, a SavedModel or a .keras file."""
   folder = pathlib.Path(path)
-  if run_folder.is_run(folder):
-    loaded = run_folder.load(folder, 'model')
+  if run_directory.is_run(folder):
+    loaded = run_directory.load(folder, 'model')
     return Predictor(
       loaded.model, loaded.from_logits, loaded.data['class_names']
     )
@@ -199,7 +195,7 @@ def _load_signature(path: str) -> Callable[[tf.Tensor], Any]:
 
 
 def predict(
-  path: str, model: Predictor, dataset: datasets.Dataset
+  path: str, model: Predictor, dataset: dataset_lib.Dataset
 ) -> tuple[np.ndarray, bool]:
   """A model's outputs [N, C] for the test examples; are they logits?"""
   x = dataset.x_test

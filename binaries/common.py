@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from absl import flags, logging
 
-from safl_tf import checks, errors
+from safl_tf.util import errors, validation
 
 # Flags defined by the class below belong to the module that calls it.
 flags.disclaim_key_flags()
@@ -45,23 +45,25 @@ class Flags(flags.FlagValues):
   def real(
     self, name: str, default: float | None, text: str, **bounds: Any
   ) -> None:
-    """Defines a flag for a number, checked by `checks.real`."""
+    """Defines a flag for a number, checked by `validation.real`."""
     flags.DEFINE_float(name, default, text, flag_values=self)
-    self._validate(name, lambda value: checks.real(name, value, **bounds))
+    self._validate(name, lambda value: validation.real(name, value, **bounds))
 
   def integer(
     self, name: str, default: int | None, text: str, **bounds: Any
   ) -> None:
-    """Defines a flag for a whole number, checked by `checks.integer`."""
+    """Defines a flag for a whole number, checked by `validation.integer`."""
     flags.DEFINE_integer(name, default, text, flag_values=self)
-    self._validate(name, lambda value: checks.integer(name, value, **bounds))
+    self._validate(
+      name, lambda value: validation.integer(name, value, **bounds)
+    )
 
   def choice(
     self, name: str, default: str | None, allowed: Sequence[str], text: str
   ) -> None:
-    """Defines a flag for one of some names, checked by `checks.choice`."""
+    """Defines a flag for one of some names, checked by `validation.choice`."""
     self.text(name, default, f'{text} One of {", ".join(allowed)}.')
-    self._validate(name, lambda value: checks.choice(name, value, allowed))
+    self._validate(name, lambda value: validation.choice(name, value, allowed))
 
   def folder(self, name: str, default: str | None, text: str) -> None:
     """Defines a flag for a folder that exists."""
@@ -89,7 +91,7 @@ class Flags(flags.FlagValues):
         try:
           check(value)
         except errors.InputError as error:
-          raise flags.ValidationError(error.allowed) from error
+          raise flags.ValidationError(error.hint) from error
       return True
 
     flags.register_validator(name, valid, flag_values=self)
@@ -174,10 +176,10 @@ def start_tensorflow() -> None:
   with quiet(), without('sklearn', 'pandas'):
     import tensorflow as tf
 
-    from safl_tf import devices
+    from safl_tf.util import hardware
 
     tf.get_logger().setLevel('ERROR')
-    devices.find()  # with what TensorFlow says when it looks for GPUs
+    hardware.find()  # with what TensorFlow says when it looks for GPUs
 
 
 def check_keras_file(path: str) -> None:

@@ -9,7 +9,7 @@ from absl import logging
 from binaries import common, compare_flags, running, train
 
 if TYPE_CHECKING:
-  from safl_tf import comparison
+  from safl_tf.reporting import comparison
 
 _NOTES = (
   'Accuracies are on the test data; at a round it is the last evaluation up to '
@@ -39,16 +39,17 @@ def main() -> None:
 
 def _check_folders(plan: compare_flags.Plan) -> None:
   """Refuses a folder that isn't a comparison's, or was made by other flags."""
-  from safl_tf import errors, records
+  from safl_tf.training import metrics_log
+  from safl_tf.util import errors
 
-  if records.read_hparams(plan.path) is not None:
+  if metrics_log.read_hparams(plan.path) is not None:
     raise errors.InputError(
       'experiment', plan.path, 'is the folder of a run; choose another name'
     )
   for run in plan.runs:
     train.folder_of(plan.values(*run)).check()
   for path in sorted(plan.path.glob('*_seed*')):
-    hparams = records.read_hparams(path) or {'flags': {}}
+    hparams = metrics_log.read_hparams(path) or {'flags': {}}
     run = (hparams['flags'].get('algorithm'), hparams['flags'].get('seed'))
     if run not in plan.runs and None not in run:
       values = plan.values(*run)
@@ -65,14 +66,14 @@ def _train_all(
     return
   common.start_tensorflow()
   from binaries import building
-  from safl_tf import files
+  from safl_tf.util import atomic_io
 
   # One run of each algorithm is built, so that what doesn't fit the model or
   # the data is told before anything is written. No data depend on the seed.
   dataset = None
   for run in dict(left).items():
     _, dataset = building.process_and_data(plan.values(*run), dataset)
-  with files.run_lock(plan.path):
+  with atomic_io.run_lock(plan.path):
     for number, run in enumerate(plan.runs, start=1):
       if run in left:
         logging.info('run %d of %d: %s, seed %d', number, len(plan.runs), *run)
@@ -82,7 +83,8 @@ def _train_all(
 
 def _write(plan: compare_flags.Plan) -> str:
   """Writes all files of a comparison; returns the table as Markdown."""
-  from safl_tf import comparison, files, pages, plots
+  from safl_tf.reporting import comparison, html, plots
+  from safl_tf.util import atomic_io
 
   runs = _finished(plan)
   rows = comparison.run_rows(runs, plan.at_rounds, plan.target)
@@ -93,20 +95,20 @@ def _write(plan: compare_flags.Plan) -> str:
   title, about = plan.path.name, _about(plan, len(runs))
   settings = {k: plan.common[k] for k in sorted(plan.common.keys() - _PLACES)}
   parts = [
-    *map(pages.paragraph, about),
-    pages.table(lines, keys=True),
-    pages.note(_NOTES),
-    pages.charts(map(pages.line_chart, charts.values())),
-    pages.settings('All settings', settings),
+    *map(html.paragraph, about),
+    html.table(lines, keys=True),
+    html.note(_NOTES),
+    html.charts(map(html.line_chart, charts.values())),
+    html.settings('All settings', settings),
   ]
   intro = '\n\n'.join([f'# {title}', *about])
   for name, text in {
     'runs.csv': comparison.to_csv(rows),
     'comparison.csv': comparison.to_csv(averaged),
     'comparison.md': f'{intro}\n\n{table}\n{_NOTES}\n',
-    'comparison.html': pages.page(title, parts),
+    'comparison.html': html.page(title, parts),
   }.items():
-    files.write_text(plan.path / name, text)
+    atomic_io.write_text(plan.path / name, text)
   (plan.path / 'plots').mkdir(exist_ok=True)
   for name, chart in charts.items():
     plots.chart(chart, plan.path / 'plots' / f'{name}.png')
@@ -115,7 +117,7 @@ def _write(plan: compare_flags.Plan) -> str:
 
 def _finished(plan: compare_flags.Plan) -> list['comparison.Run']:
   """The runs that can be compared, by algorithm and seed as in the flags."""
-  from safl_tf import comparison
+  from safl_tf.reporting import comparison
 
   runs = [(name, seed) for name in plan.algorithms for seed in plan.seeds]
   histories = [running.history(plan.values(*run)) for run in runs]
@@ -129,10 +131,10 @@ def _finished(plan: compare_flags.Plan) -> list['comparison.Run']:
 def _about(plan: compare_flags.Plan, finished: int) -> list[str]:
   """What was run and what of it is there, in a sentence or two."""
   values, seeds = plan.common, ', '.join(map(str, plan.seeds))
-  devices = values['num_devices']
+  clients = values['num_clients']
   told = [
     f'{pathlib.Path(values["model"]).stem} on {values["dataset"]}',
-    *([] if devices is None else [f'{devices} devices']),
+    *([] if clients is None else [f'{clients} clients']),
     f'{values["rounds"]} rounds',
     f'seeds {seeds}' if len(plan.seeds) > 1 else f'seed {seeds}',
   ]

@@ -1,6 +1,6 @@
 """Trains with several algorithms and seeds and puts them in one table.
 
-Runs of a seed have the same devices, data, initial models and selections. All
+Runs of a seed have the same clients, data, initial models and selections. All
 flags of safl-train but --algorithm and --seed are there and mean the same.
 
   safl-compare --algorithms=fedavg,safl --seeds=0,1,2 --rounds=50
@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from binaries import common, training_flags
-from safl_tf import checks, errors, names
+from safl_tf.util import choices, errors, validation
 
 FLAGS = common.Flags()
 
@@ -50,7 +50,7 @@ FLAGS.text(
   'algorithms',
   'fedavg,safl,extended_safl',
   'The federated algorithms, with commas between them. Any of '
-  f'{", ".join(names.ALGORITHMS)}.',
+  f'{", ".join(choices.ALGORITHMS)}.',
 )
 FLAGS.text('seeds', '0', 'Seeds of all random draws, with commas between them.')
 FLAGS.text(
@@ -111,7 +111,7 @@ def plan() -> Plan:
   Raises:
     InputError: flags that contradict each other, or name what isn't there.
   """
-  from safl_tf import comparison
+  from safl_tf.reporting import comparison
 
   algorithms = _several('algorithms', FLAGS.algorithms, _algorithm)
   seeds = _several('seeds', FLAGS.seeds, _whole('seeds', **_SEEDS))
@@ -142,7 +142,7 @@ def _several(name: str, text: str, check: Callable[[str], _T]) -> list[_T]:
 
 
 def _algorithm(text: str) -> str:
-  return checks.choice('algorithms', text, names.ALGORITHMS)
+  return validation.choice('algorithms', text, choices.ALGORITHMS)
 
 
 def _whole(name: str, **bounds: int) -> Callable[[str], int]:
@@ -151,6 +151,6 @@ def _whole(name: str, **bounds: int) -> Callable[[str], int]:
       number: int | str = int(text)
     except ValueError:
       number = text
-    return checks.integer(name, number, **bounds)
+    return validation.integer(name, number, **bounds)
 
   return check

@@ -3,8 +3,8 @@
 from absl import flags as absl_flags
 
 from binaries import common
-from safl_tf import names
-from safl_tf.data import own_forms
+from safl_tf.data.files import spec
+from safl_tf.util import choices
 
 # Flags defined here belong to the module that calls `define`.
 absl_flags.disclaim_key_flags()
@@ -18,16 +18,16 @@ def define(flags: common.Flags, most: float, ending: str) -> None:
     most: the largest --test_fraction.
     ending: of what --test_fraction says of itself.
   """
-  flags.folder('speech_dir', None, own_forms.HELP['speech_dir'])
+  flags.folder('speech_dir', None, spec.HELP['speech_dir'])
   flags.choice(
-    'speech_words', None, names.SPEECH_WORDS, own_forms.HELP['speech_words']
+    'speech_words', None, choices.SPEECH_WORDS, spec.HELP['speech_words']
   )
   for name in ('label_column', 'client_column', 'image_size'):
-    flags.text(name, None, own_forms.HELP[name])
+    flags.text(name, None, spec.HELP[name])
   flags.real(
     'test_fraction',
     None,
-    f'{own_forms.HELP["test_fraction"]}{ending}',
+    f'{spec.HELP["test_fraction"]}{ending}',
     low=0,
     high=most,
     open_low=True,

@@ -9,17 +9,17 @@ FLAGS = evaluate_flags.FLAGS
 
 def main() -> None:
   """A model and a data set -> scores."""
-  from safl_tf import records
+  from safl_tf.training import metrics_log
 
   path = FLAGS.required('model')
   if not os.path.isdir(path):
     common.check_keras_file(path)
-  trained = (records.read_hparams(path) or {}).get('flags', {})
+  trained = (metrics_log.read_hparams(path) or {}).get('flags', {})
   values = evaluate_flags.data_values(trained)
   loss = FLAGS.loss or trained.get('loss', 'categorical')
   common.start_tensorflow()
   from binaries import building
-  from safl_tf import evaluation
+  from safl_tf.training import evaluation
 
   model = building.load_predictor(path)
   dataset = building.load_data(values, model.class_names)

@@ -11,8 +11,8 @@ Prints loss, top-1 and top-5 accuracy and a table by class.
 from typing import Any
 
 from binaries import common, data_flags
-from safl_tf import errors, names
-from safl_tf.data import own_forms
+from safl_tf.data.files import spec
+from safl_tf.util import choices, errors
 
 FLAGS = common.Flags()
 
@@ -22,7 +22,7 @@ FLAGS.text(
 FLAGS.text(
   'dataset',
   None,
-  f"{own_forms.HELP['dataset']} By default the run's if the model is a run, "
+  f"{spec.HELP['dataset']} By default the run's if the model is a run, "
   'else mnist_sample.',
 )
 FLAGS.folder(
@@ -32,7 +32,7 @@ data_flags.define(FLAGS, 1, '; 1 takes all.')
 FLAGS.choice(
   'loss',
   None,
-  names.LOSSES,
+  choices.LOSSES,
   "[H] The loss to report; the run's if the model is a run, else categorical.",
 )
 
@@ -48,21 +48,21 @@ def data_values(trained: dict[str, Any]) -> dict[str, Any]:
   """
   given = FLAGS.dataset
   before = trained.get('dataset', 'mnist_sample')
-  name = own_forms.check(before if given is None else given)
-  form, plain = own_forms.split(name)
+  name = spec.check(before if given is None else given)
+  form, plain = spec.split(name)
   found = {
     'dataset': name,
     'data_dir': FLAGS.data_dir or trained.get('data_dir'),
   }
-  for option, forms in own_forms.OPTIONS.items():
+  for option, forms in spec.OPTIONS.items():
     found[option] = FLAGS[option].value
     if found[option] is None and (form or plain) in forms:
       found[option] = trained.get(option)
-  options = own_forms.options(found)
-  if own_forms.is_own(name):
-    from safl_tf.data import own_data
+  options = spec.options(found)
+  if spec.is_own(name):
+    from safl_tf.data.files import loader
 
-    digest = own_data.inspect(name, options)
+    digest = loader.inspect(name, options)
     if given is None and digest != trained.get('data_sha256'):
       raise errors.InputError(
         'dataset',

@@ -9,17 +9,18 @@ FLAGS = export_flags.FLAGS
 
 def main() -> None:
   """A run's newest global model -> files that others can load."""
-  from safl_tf import errors, run_folder
+  from safl_tf.training import run_directory
+  from safl_tf.util import errors
 
   run = FLAGS.required('run')
-  run_folder.check_is_run(run)
+  run_directory.check_is_run(run)
   output = os.path.expanduser(FLAGS.output or os.path.join(run, 'export'))
   if os.path.exists(output) and not os.path.isdir(output):
     raise errors.InputError('output', output, 'must be a folder')
   common.start_tensorflow()
-  from safl_tf import export
+  from safl_tf.training import export
 
-  loaded = run_folder.load(run)
+  loaded = run_directory.load(run)
   try:
     with common.only_errors():
       paths = export.export(

@@ -8,7 +8,7 @@ that doesn't know safl_tf, and their predictions compared, before they count.
 """
 
 from binaries import common
-from safl_tf import names
+from safl_tf.util import choices
 
 FLAGS = common.Flags()
 
@@ -17,6 +17,6 @@ FLAGS.text('output', None, "Where to write; the run's export/ folder.")
 FLAGS.choice(
   'format',
   'both',
-  [name for name in names.EXPORTS if name != 'none'],
+  [name for name in choices.EXPORTS if name != 'none'],
   'What to write.',
 )

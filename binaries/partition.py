@@ -9,25 +9,29 @@ from binaries import common, partition_flags, partitioning
 
 def main() -> None:
   """A data set and a partition -> a manifest, a picture and a report."""
-  from safl_tf import errors, files, plots
-  from safl_tf.data import heterogeneity, own_forms, partition, sources
+  from safl_tf.data import heterogeneity, partition, registry
+  from safl_tf.data.files import spec
+  from safl_tf.reporting import plots
+  from safl_tf.util import atomic_io, errors
 
   values = partition_flags.values()
   folder = pathlib.Path(values['output_dir'])
   _check_folder(folder)
   name = values['dataset']
-  if name != sources.SAMPLE:
+  if name != registry.SAMPLE:
     common.start_tensorflow()
   with common.only_errors():
-    dataset = sources.load(name, values['data_dir'], own_forms.options(values))
+    dataset = registry.load(name, values['data_dir'], spec.options(values))
   clients, settings = partitioning.clients(values, dataset)
   manifest = partition.to_manifest(clients, dataset.name, settings)
   counts = clients.label_counts()
   report = heterogeneity.report(counts, values['seed'])
   try:
     folder.mkdir(parents=True, exist_ok=True)
-    files.write_text(folder / 'manifest.json', manifest)
-    files.write_json(folder / 'heterogeneity.json', dataclasses.asdict(report))
+    atomic_io.write_text(folder / 'manifest.json', manifest)
+    atomic_io.write_json(
+      folder / 'heterogeneity.json', dataclasses.asdict(report)
+    )
     plots.partition(
       counts,
       dataset.class_names,
@@ -44,7 +48,7 @@ def main() -> None:
 
 def _check_folder(folder: pathlib.Path) -> None:
   """Refuses a folder that can't be written to, before there is any work."""
-  from safl_tf import errors
+  from safl_tf.util import errors
 
   existing = next(p for p in (folder, *folder.parents) if os.path.exists(p))
   if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):

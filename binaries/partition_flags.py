@@ -1,11 +1,11 @@
-"""Spreads a data set over devices and tells how different they are.
+"""Spreads a data set over clients and tells how different they are.
 
   safl-partition --partition=dirichlet --dirichlet_alpha=0.1
   safl-partition --dataset=mnist --partition=shards --output_dir=two_shards
   safl-train --dataset=mnist --partition=manifest:two_shards/manifest.json
 
-Writes manifest.json (who holds what, a device per line), heterogeneity.json and
-partition.png, in place of those that are there. The same flags give the devices
+Writes manifest.json (who holds what, a client per line), heterogeneity.json and
+partition.png, in place of those that are there. The same flags give the clients
 of safl-train the same data, with or without the manifest.
 """
 
@@ -14,7 +14,7 @@ import os
 from typing import Any
 
 from binaries import common, partitioning, training_flags
-from safl_tf.data import own_forms
+from safl_tf.data.files import spec
 
 FLAGS = common.Flags()
 
@@ -40,7 +40,7 @@ FLAGS.text(
 
 
 def values() -> dict[str, Any]:
-  """The flags of a training that would have these devices.
+  """The flags of a training that would have these clients.
 
   Raises:
     InputError: flags that contradict each other, or name what isn't there.
@@ -51,7 +51,7 @@ def values() -> dict[str, Any]:
   found = training_flags.values(FLAGS, **given | mine | {'output_dir': ''})
   output = FLAGS.output_dir
   if output is None:
-    data = own_forms.short_name(found['dataset'])
+    data = spec.short_name(found['dataset'])
     name = found['partition'].partition(':')[0]
     output = os.path.join('partitions', f'{data}_{name}')
   return found | {'output_dir': os.path.expanduser(output)}

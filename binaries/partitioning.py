@@ -1,4 +1,4 @@
-"""How devices get their data: flags that programs share, and what they mean."""
+"""How clients get their data: flags that programs share, and what they mean."""
 
 import contextlib
 import inspect
@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from absl import flags as absl_flags
 
 from binaries import common
-from safl_tf import checks, errors, names
+from safl_tf.util import choices, errors, validation
 
 if TYPE_CHECKING:
-  from safl_tf.data import client_data, datasets, partition
+  from safl_tf.data import client_data, partition
+  from safl_tf.data import dataset as dataset_lib
 
 # Flags defined by the function below belong to the module that calls it.
 absl_flags.disclaim_key_flags()
@@ -20,8 +21,8 @@ absl_flags.disclaim_key_flags()
 _MANIFEST = 'manifest:'
 _MAX_LABELS = 7  # the paper's
 # Sizes that follow the data set: the sample's, and the paper's for all others.
-_SAMPLE_SIZES = {'num_devices': 20, 'mean_examples': 200.0}
-_PAPER_SIZES = {'num_devices': 80, 'mean_examples': 600.0}
+_SAMPLE_SIZES = {'num_clients': 20, 'mean_examples': 200.0}
+_PAPER_SIZES = {'num_clients': 80, 'mean_examples': 600.0}
 # Flags whose names say which partition an argument belongs to.
 _FLAGS = {'alpha': 'dirichlet_alpha', 'sigma': 'quantity_sigma'}
 
@@ -31,23 +32,23 @@ def define(flags: common.Flags) -> None:
   flags.text(
     'partition',
     'labels',
-    "How devices get data. labels: few labels each, the paper's. iid: all "
+    "How clients get data. labels: few labels each, the paper's. iid: all "
     'alike. dirichlet: each its own shares of the labels. shards: pieces of '
     'the data sorted by label. quantity: alike, of very different sizes. '
     'client: by who the examples come from. biased: some with several labels, '
     'some with one. manifest:FILE: as safl-partition wrote it.',
   )
   flags.integer(
-    'num_devices',
+    'num_clients',
     None,
-    '[n] Devices; 20 for mnist_sample, else 80. With client and manifest there '
+    '[n] Clients; 20 for mnist_sample, else 80. With client and manifest there '
     'are as many as the data or the file has, and another number is refused.',
     low=1,
   )
   flags.real(
     'mean_examples',
     None,
-    "[m] Of labels, iid, dirichlet and biased: mean size of the devices' data; "
+    "[m] Of labels, iid, dirichlet and biased: mean size of the clients' data; "
     '200 for mnist_sample, else 600.',
     low=0,
     open_low=True,
@@ -61,17 +62,17 @@ def define(flags: common.Flags) -> None:
   flags.integer(
     'max_labels',
     _MAX_LABELS,
-    'Of labels and biased: most labels on a device.',
+    'Of labels and biased: most labels on a client.',
     low=1,
   )
   flags.real(
     'dirichlet_alpha',
     0.5,
-    'Of dirichlet: how alike devices are; a small one gives each few labels.',
+    'Of dirichlet: how alike clients are; a small one gives each few labels.',
     low=1e-9,
     high=1e9,
   )
-  flags.integer('shards_per_device', 2, 'Of shards: pieces on a device.', low=1)
+  flags.integer('shards_per_client', 2, 'Of shards: pieces on a client.', low=1)
   flags.real(
     'quantity_sigma',
     1.0,
@@ -82,14 +83,14 @@ def define(flags: common.Flags) -> None:
   flags.real(
     'biased_fraction',
     0.5,
-    'Of biased: share of devices with a single label.',
+    'Of biased: share of clients with a single label.',
     low=0,
     high=1,
   )
   flags.integer(
     'biased_label',
     None,
-    "Of biased: that label; each device's own choice if not given.",
+    "Of biased: that label; each client's own choice if not given.",
     low=0,
   )
   flags.integer(
@@ -107,34 +108,36 @@ def complete(found: dict[str, Any]) -> dict[str, Any]:
     found: values of the flags and `dataset`; what wasn't given is None.
 
   Returns:
-    New values: `num_devices` (None if only the data can tell),
+    New values: `num_clients` (None if only the data can tell),
     `mean_examples`, and for a manifest also `partition` with ~ expanded and
     `partition_sha256`, which tells the file from another of the same name.
   """
-  name, given = found['partition'], found['num_devices']
+  name, given = found['partition'], found['num_clients']
   sizes = _SAMPLE_SIZES if found['dataset'] == 'mnist_sample' else _PAPER_SIZES
   new = {k: v if found[k] is None else found[k] for k, v in sizes.items()}
   if name.startswith(_MANIFEST):
     path = os.path.expanduser(name.removeprefix(_MANIFEST))
     manifest = _read(path)
-    if {manifest.dataset, found['dataset']} <= set(names.DATASETS):
+    if {manifest.dataset, found['dataset']} <= set(choices.DATASETS):
       _check_dataset(manifest, found['dataset'])
     number = len(manifest.client_ids)
     _check_number(given, number, name)
     return {
       **new,
       'partition': _MANIFEST + path,
-      'num_devices': number,
+      'num_clients': number,
       'partition_sha256': manifest.sha256,
     }
-  checks.choice('partition', name, [*names.PARTITIONS, f'{_MANIFEST}FILE'])
-  return new | ({'num_devices': given} if name == 'client' else {})
+  validation.choice(
+    'partition', name, [*choices.PARTITIONS, f'{_MANIFEST}FILE']
+  )
+  return new | ({'num_clients': given} if name == 'client' else {})
 
 
 def clients(
-  values: dict[str, Any], dataset: 'datasets.Dataset'
+  values: dict[str, Any], dataset: 'dataset_lib.Dataset'
 ) -> tuple['client_data.ClientData', dict[str, Any]]:
-  """Spreads a data set over devices as the flags say.
+  """Spreads a data set over clients as the flags say.
 
   Args:
     values: of the flags, see `complete`.
@@ -153,12 +156,12 @@ def clients(
       function,
       num_classes=dataset.num_classes,
     )
-  _check_number(values['num_devices'], made.num_devices, values['partition'])
+  _check_number(values['num_clients'], made.num_clients, values['partition'])
   return made, settings
 
 
 def _partition(
-  values: dict[str, Any], dataset: 'datasets.Dataset'
+  values: dict[str, Any], dataset: 'dataset_lib.Dataset'
 ) -> tuple['partition.Partition', dict[str, Any]]:
   """The partition, and the flags that made it."""
   from safl_tf.data import partition
@@ -206,7 +209,7 @@ def _about(name: str) -> Iterator[None]:
   except errors.InputError as error:
     if error.argument != 'path':
       raise
-    raise errors.InputError('partition', name, error.allowed) from error
+    raise errors.InputError('partition', name, error.hint) from error
 
 
 def _check_dataset(manifest: 'partition.Manifest', dataset: str) -> None:
@@ -219,10 +222,10 @@ def _check_dataset(manifest: 'partition.Manifest', dataset: str) -> None:
 
 
 def _check_number(given: int | None, number: int, name: str) -> None:
-  """Refuses a number of devices that isn't the one there is."""
+  """Refuses a number of clients that isn't the one there is."""
   if given not in (None, number):
     raise errors.InputError(
-      'num_devices',
+      'num_clients',
       given,
-      f'must be {number} or left out: --partition={name} has so many devices',
+      f'must be {number} or left out: --partition={name} has so many clients',
     )

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 from absl import logging
 
 from binaries import common, reproduce_flags, running, train
-from safl_tf import errors
-from safl_tf.reproduction import experiments, parts
+from safl_tf.experiments.paper import experiments
+from safl_tf.experiments.paper import runs as runs_lib
+from safl_tf.util import errors
 
 if TYPE_CHECKING:
-  from safl_tf.data import datasets
+  from safl_tf.data import dataset as dataset_lib
 
 Values = Sequence[dict[str, Any]]
 
@@ -31,7 +32,7 @@ def main() -> None:
     if error.argument != 'experiment':
       raise
     # What is wrong with a folder is told as to users of safl-train.
-    told = error.allowed.replace('--experiment', '--output_dir')
+    told = error.hint.replace('--experiment', '--output_dir')
     raise errors.InputError('output_dir', error.value, told) from error
   if left_out:
     raise common.ExitError('; '.join(left_out))
@@ -102,11 +103,11 @@ def _reproduce(job: reproduce_flags.Job, values: Values) -> None:
 
 def _load(
   values: Values,
-) -> tuple[dict[str, 'datasets.Dataset'], dict[str, errors.InputError]]:
+) -> tuple[dict[str, 'dataset_lib.Dataset'], dict[str, errors.InputError]]:
   """The data sets of some runs by name, and what is wrong with others."""
   from binaries import building
 
-  found: dict[str, datasets.Dataset] = {}
+  found: dict[str, dataset_lib.Dataset] = {}
   problems: dict[str, errors.InputError] = {}
   for one in values:
     name = one['dataset']
@@ -123,11 +124,11 @@ def _load(
 
 def _in_turn(job: reproduce_flags.Job, left: Sequence[int]) -> Iterator[int]:
   """The runs that are left, each after a line on where we are."""
-  from safl_tf import files
+  from safl_tf.util import atomic_io
 
   runs, start, done = job.runs, time.monotonic(), 0.0
-  seconds = {i: parts.seconds(runs[i][0]) for i in left}
-  with files.run_lock(job.path):
+  seconds = {i: runs_lib.seconds(runs[i][0]) for i in left}
+  with atomic_io.run_lock(job.path):
     for i, expected in seconds.items():
       pace = (time.monotonic() - start) / done if done else 1.0
       logging.info(
@@ -136,7 +137,7 @@ def _in_turn(job: reproduce_flags.Job, left: Sequence[int]) -> Iterator[int]:
         len(runs),
         runs[i][0].name,
         runs[i][1],
-        parts.told(pace * (sum(seconds.values()) - done)),
+        runs_lib.told(pace * (sum(seconds.values()) - done)),
       )
       yield i
       done += expected
@@ -146,9 +147,9 @@ def _write(
   job: reproduce_flags.Job, sources: Values, missing: Mapping[str, str]
 ) -> str:
   """Writes the report on what is finished; returns its tables."""
-  from safl_tf.reproduction import measures, report
+  from safl_tf.experiments.paper import report, run_stats
 
-  histories: dict[str, list[measures.History]] = {}
+  histories: dict[str, list[run_stats.History]] = {}
   shared = []
   for (part, _), one in zip(job.runs, sources, strict=True):
     history = running.history(one)
@@ -158,11 +159,11 @@ def _write(
       if path.parent != job.path:
         shared.append(f'{path.parent.name}/{path.name}')
   found = [
-    measures.Runs(part, histories[part.name])
+    run_stats.Runs(part, histories[part.name])
     for part in job.plan.parts
     if part.name in histories
   ]
-  results = measures.Results(job.plan, job.seeds, found, missing, shared)
+  results = run_stats.Results(job.plan, job.seeds, found, missing, shared)
   return report.write(job.path, results)
 
 

@@ -19,8 +19,9 @@ import pathlib
 from typing import Any, NamedTuple
 
 from binaries import common, training_flags
-from safl_tf import checks, errors
-from safl_tf.reproduction import experiments, parts
+from safl_tf.experiments.paper import experiments
+from safl_tf.experiments.paper import runs as runs_lib
+from safl_tf.util import errors, validation
 
 FLAGS = common.Flags()
 
@@ -30,7 +31,7 @@ FLAGS.choice(
 FLAGS.choice(
   'scale',
   'cpu',
-  parts.SCALES,
+  runs_lib.SCALES,
   "Of the paper's size; what two CPU cores do in half an hour for each "
   'experiment; or what takes seconds and only shows that everything works.',
 )
@@ -69,18 +70,18 @@ class Job(NamedTuple):
     wanted: the names of the parts to run.
   """
 
-  plan: parts.Plan
+  plan: runs_lib.Plan
   seeds: tuple[int, ...]
   path: pathlib.Path
   places: dict[str, str]
   wanted: frozenset[str]
 
   @property
-  def runs(self) -> list[tuple[parts.Part, int]]:
+  def runs(self) -> list[tuple[runs_lib.Part, int]]:
     """Parts and seeds, in the order to run them."""
     return self.plan.runs(self.seeds)
 
-  def values(self, part: parts.Part, seed: int) -> dict[str, Any]:
+  def values(self, part: runs_lib.Part, seed: int) -> dict[str, Any]:
     """The values of safl-train's flags for one run."""
     flags = _training_flags()
     given = {**part.flags, 'export': 'none'} | {
@@ -125,7 +126,7 @@ def jobs() -> list[Job]:
   ]
 
 
-def _parts(plan: parts.Plan, among_all: bool) -> frozenset[str]:
+def _parts(plan: runs_lib.Plan, among_all: bool) -> frozenset[str]:
   known = [part.name for part in plan.parts]
   if FLAGS.parts is None:
     return frozenset(known)
@@ -135,7 +136,7 @@ def _parts(plan: parts.Plan, among_all: bool) -> frozenset[str]:
     )
   wanted = [part.strip() for part in FLAGS.parts.split(',')]
   for name in wanted:
-    checks.choice('parts', name, known)
+    validation.choice('parts', name, known)
   return frozenset(wanted)
 
 
@@ -143,7 +144,7 @@ def _seeds(text: str) -> tuple[int, ...]:
   found = []
   for part in map(str.strip, text.split(',')):
     number = int(part) if part.isdecimal() else part
-    found.append(checks.integer('seeds', number, low=0, high=2**63 - 1))
+    found.append(validation.integer('seeds', number, low=0, high=2**63 - 1))
   if len(set(found)) < len(found):
     raise errors.InputError('seeds', text, 'each must be there only once')
   return tuple(found)

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 from binaries import train
 
 if TYPE_CHECKING:
-  from safl_tf.data import datasets
+  from safl_tf.data import dataset as dataset_lib
+
+  pass
 
 
 def path_of(values: dict[str, Any]) -> pathlib.Path:
@@ -16,12 +18,13 @@ def path_of(values: dict[str, Any]) -> pathlib.Path:
 
 def history(values: dict[str, Any]) -> list[dict[str, Any]] | None:
   """The rows of the rounds asked for, if a run has done them all, else None."""
-  from safl_tf import checkpoints, errors, records
+  from safl_tf.training import checkpoint, metrics_log
+  from safl_tf.util import errors
 
   path = path_of(values)
-  done = max(checkpoints.Checkpoints(path / 'checkpoints').rounds(), default=0)
+  done = max(checkpoint.Checkpoints(path / 'checkpoints').rounds(), default=0)
   try:
-    rows = records.read_csv(path / 'metrics.csv')
+    rows = metrics_log.read_csv(path / 'metrics.csv')
   except (OSError, errors.InputError):
     return None
   if not rows or rows[-1]['round'] != done:
@@ -47,14 +50,15 @@ def twin(values: dict[str, Any]) -> dict[str, Any] | None:
   Returns:
     The same values, but for where the other run is.
   """
-  from safl_tf import errors, records
+  from safl_tf.training import metrics_log
+  from safl_tf.util import errors
 
   mine = train.folder_of(values)
   beside = pathlib.Path(values['output_dir']).parent
   for path in sorted(beside.glob(f'*/*_seed{values["seed"]}/hparams.json')):
     run = path.parent
     try:
-      hparams = records.read_hparams(run)
+      hparams = metrics_log.read_hparams(run)
     except (OSError, errors.InputError):
       continue
     if not hparams or run == mine.path or mine.changed(hparams['flags']):
@@ -71,7 +75,7 @@ def is_complete(values: dict[str, Any]) -> bool:
   What is done already is not repeated by `train.train`.
   """
   path = path_of(values)
-  if history(values) is None or values['device_table']:
+  if history(values) is None or values['client_table']:
     return False
   last = path / 'plots' / 'partition.png'
   drawn = last.exists() and (
@@ -80,7 +84,7 @@ def is_complete(values: dict[str, Any]) -> bool:
   return drawn and values['export'] == 'none'
 
 
-def run(values: dict[str, Any], dataset: 'datasets.Dataset') -> str | None:
+def run(values: dict[str, Any], dataset: 'dataset_lib.Dataset') -> str | None:
   """Trains, or goes on; what went wrong with the export, if anything."""
   import keras
 

@@ -26,7 +26,7 @@ _SCALES = {
 
 def main() -> None:
   """Settings -> trials -> tables and pictures."""
-  from safl_tf import errors, files
+  from safl_tf.util import atomic_io, errors
 
   folder = FLAGS.required('output_dir')
   try:
@@ -39,30 +39,29 @@ def main() -> None:
   given = {name: FLAGS[name].value for name in _Scale._fields}
   scale = scale._replace(**{k: v for k, v in given.items() if v is not None})
   common.start_tensorflow()
-  from safl_tf import theory_plots
-  from safl_tf.quadratic import report, settings, studies
+  from safl_tf.experiments.theory import comparisons, configs, plots, report
 
   small = FLAGS.scale == 'smoke'
-  cases = settings.few_cases() if small else settings.all_cases()
+  cases = configs.few_cases() if small else configs.all_cases()
   numbers = iter(range(1, len(cases) + 1))
 
-  def tell(case: settings.Case) -> None:
+  def tell(case: configs.Case) -> None:
     told = (next(numbers), len(cases), case.study, case.name)
     logging.info('%d of %d: %s, %s', *told)
 
-  found = studies.run(
+  found = comparisons.run(
     cases, scale.trials, scale.rounds, FLAGS.seed, scale.executor, tell
   )
   command = (
     f'`safl-theory --scale={FLAGS.scale} --trials={scale.trials} '
     f'--rounds={scale.rounds} --seed={FLAGS.seed} --executor={scale.executor}`'
   )
-  pictures = theory_plots.write_all(folder, found)
+  pictures = plots.write_all(folder, found)
   for name, text in {
     'theory.csv': report.to_csv(found),
     'report.md': report.to_markdown(found, command, pictures),
   }.items():
-    files.write_text(os.path.join(folder, name), text)
+    atomic_io.write_text(os.path.join(folder, name), text)
   print(report.to_text(report.summary(found)))
   print('\n'.join(['', *report.counts(found)]))
   print(f'report  {os.path.join(folder, "report.md")}')

@@ -3,13 +3,13 @@
   safl-theory --output_dir=runs/theory
   safl-theory --output_dir=theory_smoke --scale=smoke
 
-Devices have functions that meet the paper's assumptions, and run through the
+Clients have functions that meet the paper's assumptions, and run through the
 same process as real models, many trials at a time. Writes theory.csv (every
 setting, bound and t), report.md (what holds and what does not) and pictures.
 """
 
 from binaries import common
-from safl_tf import names
+from safl_tf.util import choices
 
 FLAGS = common.Flags()
 
@@ -37,6 +37,6 @@ FLAGS.integer('seed', 0, 'Of all random draws.', low=0, high=2**63 - 1)
 FLAGS.choice(
   'executor',
   None,
-  names.EXECUTORS,
-  'How devices are run; vectorized, or threads at smoke scale.',
+  choices.EXECUTORS,
+  'How clients are run; vectorized, or threads at smoke scale.',
 )

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from binaries import common, training_flags
 
 if TYPE_CHECKING:
-  from safl_tf import process, run_folder
-  from safl_tf.data import datasets
+  from safl_tf.core import process
+  from safl_tf.data import dataset as dataset_lib
+  from safl_tf.training import run_directory
 
 
 def main() -> None:
@@ -27,19 +28,19 @@ def main() -> None:
     raise common.ExitError(failure)
 
 
-def folder_of(values: dict[str, Any]) -> 'run_folder.RunFolder':
+def folder_of(values: dict[str, Any]) -> 'run_directory.RunDirectory':
   """The folder of the run that the flags describe; nothing is made yet."""
-  from safl_tf import run_folder
+  from safl_tf.training import run_directory
 
   path = pathlib.Path(values['output_dir']) / values['experiment']
-  return run_folder.RunFolder(path, values, values['keep_checkpoints'])
+  return run_directory.RunDirectory(path, values, values['keep_checkpoints'])
 
 
 def train(
   values: dict[str, Any],
-  folder: 'run_folder.RunFolder',
+  folder: 'run_directory.RunDirectory',
   trainer: 'process.FederatedProcess',
-  dataset: 'datasets.Dataset',
+  dataset: 'dataset_lib.Dataset',
 ) -> tuple[list[dict[str, Any]], str | None]:
   """Runs a process to its end and writes all that a run leaves.
 
@@ -52,9 +53,9 @@ def train(
   Returns:
     The run's history; what went wrong with the export, if anything.
   """
-  from safl_tf import simulation
+  from safl_tf.training import loop
 
-  schedule = simulation.Schedule(
+  schedule = loop.Schedule(
     values['rounds'],
     values['eval_every'],
     values['checkpoint_every'],
@@ -62,7 +63,7 @@ def train(
   )
   path = folder.path
   with folder.opened():
-    result = simulation.run(
+    result = loop.run(
       trainer,
       schedule,
       values['seed'],
@@ -80,12 +81,13 @@ def train(
 def _write_results(
   values: dict[str, Any], path: pathlib.Path, result: Any, dataset: Any
 ) -> None:
-  """The plots, and devices.csv if asked for."""
-  from safl_tf import plots, records, simulation
+  """The plots, and clients.csv if asked for."""
+  from safl_tf.reporting import plots
+  from safl_tf.training import loop, metrics_log
 
-  if values['device_table']:
-    table = simulation.device_table(result.process, result.state)
-    records.write_devices(path, table)
+  if values['client_table']:
+    table = loop.client_table(result.process, result.state)
+    metrics_log.write_clients(path, table)
   plots.write_all(
     path,
     result.history,
@@ -99,10 +101,10 @@ def _export(
   values: dict[str, Any], path: pathlib.Path, result: Any, dataset: Any
 ) -> str | None:
   """Exports the model unless that was done; what went wrong, if anything."""
-  from safl_tf import export, run_folder
+  from safl_tf.training import export, run_directory
 
   model, formats = result.process.model, values['export']
-  about = run_folder.about(result.state.t, dataset.about)
+  about = run_directory.about(result.state.t, dataset.about)
   if export.is_current(path / 'export', formats, about):
     return None
   try:

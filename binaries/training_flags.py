@@ -1,6 +1,6 @@
-"""Trains a Keras model over many simulated devices.
+"""Trains a Keras model over many simulated clients.
 
-Without flags: SAFL, LeNet-5, 5,000 real MNIST digits on 20 devices that hold
+Without flags: SAFL, LeNet-5, 5,000 real MNIST digits on 20 clients that hold
 few labels each. The defaults are the settings of "Gradual Federated Learning
 with Simulated Annealing"; letters in brackets are the paper's.
 
@@ -19,13 +19,15 @@ import pathlib
 from typing import Any
 
 from binaries import common, data_flags, partitioning
-from safl_tf import checks, errors, names
-from safl_tf.data import own_forms
+from safl_tf.data.files import spec
+from safl_tf.util import choices, errors, validation
 
 FLAGS = common.Flags()
 
-FLAGS.choice('algorithm', 'safl', names.ALGORITHMS, 'The federated algorithm.')
-FLAGS.text('dataset', 'mnist_sample', own_forms.HELP['dataset'])
+FLAGS.choice(
+  'algorithm', 'safl', choices.ALGORITHMS, 'The federated algorithm.'
+)
+FLAGS.text('dataset', 'mnist_sample', spec.HELP['dataset'])
 FLAGS.folder(
   'data_dir', None, "TFDS's folder; TFDS_DATA_DIR or its default if not given."
 )
@@ -43,13 +45,13 @@ FLAGS.text(
 FLAGS.real(
   'fraction',
   1.0,
-  '[R] Share of devices in a round.',
+  '[R] Share of clients in a round.',
   low=0,
   high=1,
   open_low=True,
 )
 FLAGS.integer(
-  'devices_per_round', None, '[s] Devices in a round, instead of R.', low=1
+  'clients_per_round', None, '[s] Clients in a round, instead of R.', low=1
 )
 FLAGS.integer(
   'rounds',
@@ -63,18 +65,18 @@ FLAGS.real(
   'learning_rate', 0.002, '[alpha] Learning rate.', low=0, open_low=True
 )
 FLAGS.choice(
-  'optimizer', 'sgd', names.OPTIMIZERS, 'Local optimizer, reset every round.'
+  'optimizer', 'sgd', choices.OPTIMIZERS, 'Local optimizer, reset every round.'
 )
 FLAGS.choice(
   'loss',
   'categorical',
-  names.LOSSES,
+  choices.LOSSES,
   "[H] Cross-entropy, or the paper's with two terms.",
 )
 FLAGS.choice(
   'loss_reduction',
   'sum',
-  names.LOSS_REDUCTIONS,
+  choices.LOSS_REDUCTIONS,
   "How a batch's losses are put together.",
 )
 
@@ -89,13 +91,13 @@ FLAGS.real('temperature', 80.0, '[L] of p = exp(-t/L).', low=0, open_low=True)
 FLAGS.choice(
   'anneal_clock',
   'round',
-  names.ANNEAL_CLOCKS,
+  choices.ANNEAL_CLOCKS,
   'What t in p = exp(-t/L) counts.',
 )
 FLAGS.choice(
   'mix_granularity',
   'element',
-  names.MIX_GRANULARITIES,
+  choices.MIX_GRANULARITIES,
   'Whether u is drawn for every element or once for the model.',
 )
 FLAGS.real(
@@ -107,10 +109,10 @@ FLAGS.real(
 )
 
 FLAGS.choice(
-  'fusion',
+  'aggregator',
   'auto',
-  names.FUSIONS,
-  "How the server fuses uploads, in place of the algorithm's own way.",
+  choices.AGGREGATORS,
+  "How the server aggregates uploads, in place of the algorithm's own way.",
 )
 FLAGS.real(
   'trim_fraction',
@@ -122,7 +124,7 @@ FLAGS.real(
 FLAGS.integer(
   'num_byzantine',
   None,
-  '[f] Of krum and multi_krum: how many uploads may be hostile; by default '
+  '[f] Of krum and multi_krum: how many uploads may be malicious; by default '
   'the most that they stand, (r - 3) / 2 of r uploads.',
   low=0,
 )
@@ -135,10 +137,10 @@ FLAGS.integer(
 FLAGS.choice(
   'ida_reference',
   'mean',
-  names.IDA_REFERENCES,
+  choices.IDA_REFERENCES,
   'What ida measures distances from: the mean of the uploads, or that by size.',
 )
-FLAGS.choice('ida_norm', 'l2', names.IDA_NORMS, "Of ida's distances.")
+FLAGS.choice('ida_norm', 'l2', choices.IDA_NORMS, "Of ida's distances.")
 FLAGS.real(
   'astw_base',
   math.e / 2,
@@ -154,19 +156,19 @@ FLAGS.boolean(
 FLAGS.choice(
   'fedma_matching',
   'hungarian',
-  names.FEDMA_MATCHINGS,
+  choices.FEDMA_MATCHINGS,
   "Of fedma: hungarian keeps the layers' widths, bbp may grow them.",
 )
 FLAGS.choice(
   'fedma_schedule',
   'layerwise',
-  names.FEDMA_SCHEDULES,
+  choices.FEDMA_SCHEDULES,
   'Of fedma: a layer in each round, or all at once.',
 )
 FLAGS.choice(
   'fedma_average',
   'mean',
-  names.FEDMA_AVERAGES,
+  choices.FEDMA_AVERAGES,
   'Of fedma: the mean of matched units, or the one that its prior shrinks.',
 )
 FLAGS.real(
@@ -179,7 +181,7 @@ FLAGS.real(
 FLAGS.choice(
   'server_optimizer',
   'none',
-  ('none', *names.SERVER_OPTIMIZERS),
+  ('none', *choices.SERVER_OPTIMIZERS),
   'Takes the change of the global model as the direction of its step.',
 )
 FLAGS.real(
@@ -203,22 +205,22 @@ FLAGS.real(
 FLAGS.real(
   'proximal_mu',
   0.0,
-  '[mu] of FedProx: how strongly devices are held near the global model.',
+  '[mu] of FedProx: how strongly clients are held near the global model.',
   low=0,
 )
 FLAGS.real(
   'holdout',
   None,
-  'In extended_safl: the share of its examples that a device never trains on '
+  'In extended_safl: the share of its examples that a client never trains on '
   'and measures h on; by default h is measured on what it trains on.',
   low=0,
   high=0.9,
   open_low=True,
 )
 
-FLAGS.choice('attack', 'none', names.ATTACKS, 'What hostile devices do.')
+FLAGS.choice('attack', 'none', choices.ATTACKS, 'What malicious clients do.')
 FLAGS.real(
-  'attack_fraction', 0.2, 'Share of devices that are hostile.', low=0, high=1
+  'attack_fraction', 0.2, 'Share of clients that are malicious.', low=0, high=1
 )
 FLAGS.real(
   'attack_strength',
@@ -230,9 +232,9 @@ FLAGS.real(
 partitioning.define(FLAGS)
 FLAGS.choice(
   'init',
-  'per_device',
-  names.INITS,
-  "Every device's own initial model, or one for all (a .keras file's weights).",
+  'per_client',
+  choices.INITS,
+  "Every client's own initial model, or one for all (a .keras file's weights).",
 )
 FLAGS.integer('seed', 0, 'Of all random draws.', low=0, high=2**63 - 1)
 
@@ -245,37 +247,37 @@ FLAGS.real(
   'stop_at_accuracy', None, 'Stop at this test accuracy.', low=0, high=1
 )
 FLAGS.boolean(
-  'device_table',
+  'client_table',
   False,
-  'Write devices.csv: accuracy of the own and the global model on every '
-  "device's data.",
+  'Write clients.csv: accuracy of the own and the global model on every '
+  "client's data.",
 )
 FLAGS.choice(
-  'export', 'both', names.EXPORTS, 'What to write of the global model.'
+  'export', 'both', choices.EXPORTS, 'What to write of the global model.'
 )
 
 FLAGS.choice(
   'executor',
   'auto',
-  names.EXECUTORS,
-  'How devices are run: serial is one by one, step by step; auto is threads on '
+  choices.EXECUTORS,
+  'How clients are run: serial is one by one, step by step; auto is threads on '
   'a CPU and vectorized (stacked) on GPUs. All give the same results.',
 )
 FLAGS.integer(
   'stack',
   None,
-  'Devices that --executor=vectorized stacks; by memory if not given.',
+  'Clients that --executor=vectorized stacks; by memory if not given.',
   low=1,
 )
 FLAGS.choice(
-  'device_store',
+  'client_store',
   'ram',
-  names.DEVICE_STORES,
-  "Where devices' models are between rounds; mmap is a temporary file in the "
-  "run's folder, for more devices than the memory holds.",
+  choices.CLIENT_STORES,
+  "Where clients' models are between rounds; mmap is a temporary file in the "
+  "run's folder, for more clients than the memory holds.",
 )
 FLAGS.choice(
-  'jit_compile', 'auto', names.JIT_COMPILES, 'Whether XLA compiles training.'
+  'jit_compile', 'auto', choices.JIT_COMPILES, 'Whether XLA compiles training.'
 )
 FLAGS.text(
   'device',
@@ -285,7 +287,7 @@ FLAGS.text(
 FLAGS.choice(
   'mixed_precision',
   'none',
-  names.MIXED_PRECISIONS,
+  choices.MIXED_PRECISIONS,
   'Precision of computation in built-in models.',
 )
 
@@ -310,43 +312,43 @@ def values(flags: common.Flags = FLAGS, **given: Any) -> dict[str, Any]:
     digits = found['dataset'] in ('mnist_sample', 'mnist')
     found['model'] = 'lenet5' if digits else 'light_vgg'
   if found['experiment'] is None:
-    data = own_forms.short_name(found['dataset'])
+    data = spec.short_name(found['dataset'])
     found['experiment'] = f'{found["algorithm"]}_{data}'
   for name in ('model', 'output_dir'):
     found[name] = os.path.expanduser(found[name])
-  _check_devices(found, flags)
+  _check_clients(found, flags)
   _check_experiment(found['experiment'])
   return found | _check_model(found)
 
 
 def _check_data(found: dict[str, Any], flags: common.Flags) -> dict[str, Any]:
   """The data set, and what tells its files from others of the same name."""
-  name = own_forms.check(found['dataset'])
+  name = spec.check(found['dataset'])
   new: dict[str, Any] = {'dataset': name}
-  options = own_forms.options(found | new)
-  if name not in names.DATASETS and not flags['max_labels'].present:
+  options = spec.options(found | new)
+  if name not in choices.DATASETS and not flags['max_labels'].present:
     new['max_labels'] = None  # as many as there are, see `partitioning`
-  if own_forms.is_own(name):
-    from safl_tf.data import own_data
+  if spec.is_own(name):
+    from safl_tf.data.files import loader
 
     new['test_fraction'] = options.test_fraction
-    new['data_sha256'] = own_data.inspect(name, options)
+    new['data_sha256'] = loader.inspect(name, options)
   return new
 
 
-def _check_devices(found: dict[str, Any], flags: common.Flags) -> None:
-  s, n = found['devices_per_round'], found['num_devices']
+def _check_clients(found: dict[str, Any], flags: common.Flags) -> None:
+  s, n = found['clients_per_round'], found['num_clients']
   if s is None:
     return
   if flags['fraction'].present:
     raise errors.InputError(
-      'devices_per_round',
+      'clients_per_round',
       s,
       f'contradicts --fraction={found["fraction"]:g}; give one of them',
     )
   if n is not None and s > n:
     raise errors.InputError(
-      'devices_per_round', s, f'must be at most the number of devices, {n}'
+      'clients_per_round', s, f'must be at most the number of clients, {n}'
     )
 
 
@@ -361,7 +363,7 @@ def _check_model(found: dict[str, Any]) -> dict[str, str]:
   """What tells a model's file from another one under the same name."""
   name = found['model']
   if not name.endswith('.keras'):
-    checks.choice('model', name, ['auto', *names.MODELS, 'FILE.keras'])
+    validation.choice('model', name, ['auto', *choices.MODELS, 'FILE.keras'])
     return {}
   common.check_keras_file(name)
   for flag, unset in (('activation', None), ('mixed_precision', 'none')):

@@ -1,20 +1,20 @@
-"""The paper's two devices, whose average is worse than one of them.
+"""The paper's two clients, whose average is worse than one of them.
 
   python -m examples.l1_example
 
-Each device has one example and minimises its share of
+Each client has one example and minimises its share of
 
   J(w; D) = Σ_(x, y) (y - xᵀw)² + ‖w‖₁                           (1)
 
 exactly. FedAvg has both go on from the average of the two results. SAFL lets
-the second device keep most of its own, which is the minimum of the sum.
+the second client keep most of its own, which is the minimum of the sum.
 """
 
 import math
 
 import numpy as np
 
-from safl_tf import seeds
+from safl_tf.core import seeds
 from safl_tf.rules import mix
 
 FIRST = (np.array([[0.25, 0.0]]), np.array([-1.0]))
@@ -49,12 +49,12 @@ def average() -> np.ndarray:
 
 
 def perturbed(epsilon: float = EPSILON) -> np.ndarray:
-  """What SAFL's second device has if it keeps its own: ε·z̄ + (1-ε)·z."""
+  """What SAFL's second client has if it keeps its own: ε·z̄ + (1-ε)·z."""
   return epsilon * average() + (1 - epsilon) * minimiser(SECOND)
 
 
 def expected_cost(t: int) -> float:
-  """E[J] of the second device's model after SAFL's mixing in round t."""
+  """E[J] of the second client's model after SAFL's mixing in round t."""
   p = math.exp(-t / TEMPERATURE)
   return p * cost(perturbed(), BOTH) + (1 - p) * cost(average(), BOTH)
 
@@ -71,16 +71,16 @@ def main() -> None:
   best = minimiser(BOTH)
   print(f'{"":26s}{"w":20s}{"J":8s}distance to the best')
   for name, w in (
-    ('device 1 alone', minimiser(FIRST)),
-    ('device 2 alone', minimiser(SECOND)),
+    ('client 1 alone', minimiser(FIRST)),
+    ('client 2 alone', minimiser(SECOND)),
     ('the average (FedAvg)', average()),
-    ('device 2 keeps its own', perturbed()),
+    ('client 2 keeps its own', perturbed()),
     ('the best for both', best),
   ):
     numbers = f'[{w[0]:.4f}, {w[1]:.4f}]'
     distance = np.linalg.norm(w - best)
     print(f'{name:26s}{numbers:20s}{cost(w, BOTH):.4f}  {distance:.4f}')
-  print(f'\nSAFL, device 2, ε = {EPSILON}, L = {TEMPERATURE:g}')
+  print(f'\nSAFL, client 2, ε = {EPSILON}, L = {TEMPERATURE:g}')
   print('round t   p        E[J]     a draw')
   for t in (1, 10, 50, 100, 200):
     p, w = math.exp(-t / TEMPERATURE), mixed(t)

@@ -38,7 +38,7 @@ def main() -> None:
   clients = safl_tf.ClientData.from_arrays(
     x,
     y,
-    partition=safl_tf.partition.by_labels(num_devices=10, max_labels=3, seed=0),
+    partition=safl_tf.partition.by_labels(num_clients=10, max_labels=3, seed=0),
   )
   result = safl_tf.train(
     make_model,

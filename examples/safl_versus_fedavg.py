@@ -2,8 +2,8 @@
 
   python -m examples.safl_versus_fedavg docs/images/safl_versus_fedavg.png
 
-The two differ in one rule: what a device starts a round from. Everything else
-(devices, data, initial models, batches) is the same, draw by draw.
+The two differ in one rule: what a client starts a round from. Everything else
+(clients, data, initial models, batches) is the same, draw by draw.
 """
 
 import sys
@@ -11,18 +11,18 @@ import sys
 import matplotlib.figure
 
 import safl_tf
-from safl_tf.data import sources
+from safl_tf.data import registry
 
 ROUNDS = 50
 
 
 def main(path: str) -> None:
   """Trains both and draws test accuracy by round."""
-  digits = sources.load('mnist_sample')
+  digits = registry.load('mnist_sample')
   clients = safl_tf.ClientData.from_arrays(
     digits.x_train,
     digits.y_train,
-    partition=safl_tf.partition.by_labels(num_devices=20, max_labels=7, seed=0),
+    partition=safl_tf.partition.by_labels(num_clients=20, max_labels=7, seed=0),
   )
   algorithms = {
     'SAFL, ε = 0.3, L = 80': safl_tf.build_safl(epsilon=0.3, temperature=80),

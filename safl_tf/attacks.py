@@ -1,8 +1,8 @@
-"""Devices that harm: with bad data, or with bad uploads.
+"""Clients that harm: with bad data, or with bad uploads.
 
-The paper's introduction names the threat: a device whose data are biased (one
+The paper's introduction names the threat: a client whose data are biased (one
 label only) spoils the average. The others are the usual ones that robust
-fusions are measured against. An attack acts on some devices, which a seed
+aggregators are measured against. An attack acts on some clients, which a seed
 chooses; they stay the same for the whole run.
 """
 
@@ -12,26 +12,28 @@ from typing import Any
 
 import numpy as np
 
-from safl_tf import algorithms, checks, errors, names, seeds
+from safl_tf.core import algorithm as algorithm_lib
+from safl_tf.core import seeds
 from safl_tf.data import arrays, client_data
+from safl_tf.util import choices, errors, validation
 
 DATA = ('one_label', 'label_flip')  # the others are on uploads
 
 
 @dataclasses.dataclass(frozen=True)
 class Attack:
-  """What some of the devices do.
+  """What some of the clients do.
 
   Attributes:
-    kind: 'one_label': a hostile device holds as many examples as before, all
-      of one of its labels (the paper's second group of devices). 'label_flip':
+    kind: 'one_label': a malicious client holds as many examples as before, all
+      of one of its labels (the paper's second group of clients). 'label_flip':
       its label c is C-1-c. 'sign_flip': it uploads w - λ·(z - w) in place of
       its model z, where w is the global model, or what it started from if
       there is none. 'scale': w + λ·(z - w). 'noise': z plus Gaussian noise of
       standard deviation λ. 'nonfinite': its training fails; it uploads NaN.
-    fraction: the share of devices that are hostile, rounded to whole ones.
+    fraction: the share of clients that are malicious, rounded to whole ones.
     strength: λ.
-    seed: chooses the devices, and their data.
+    seed: chooses the clients, and their data.
   """
 
   kind: str
@@ -40,19 +42,23 @@ class Attack:
   seed: int = 0
 
   def __post_init__(self) -> None:
-    checks.choice('attack', self.kind, names.ATTACKS[1:])
-    checks.real('attack_fraction', self.fraction, 0, 1)
-    checks.real('attack_strength', self.strength, 0)
-    checks.integer('seed', self.seed, low=0)
+    validation.choice('attack', self.kind, choices.ATTACKS[1:])
+    validation.real('attack_fraction', self.fraction, 0, 1)
+    validation.real('attack_strength', self.strength, 0)
+    validation.integer('seed', self.seed, low=0)
+
+  def to_json(self) -> dict[str, Any]:
+    """Returns the fields as JSON values."""
+    return dataclasses.asdict(self)
 
   @property
-  def on_uploads(self) -> bool:
+  def corrupts_uploads(self) -> bool:
     """Whether it is uploads that are spoiled, not data."""
     return self.kind not in DATA
 
-  def check(self, algorithm: algorithms.Algorithm) -> None:
+  def check(self, algorithm: algorithm_lib.Algorithm) -> None:
     """Refuses an attack on uploads where there are none of the kind."""
-    if self.on_uploads and not algorithm.communicates:
+    if self.corrupts_uploads and not algorithm.communicates:
       raise errors.InputError(
         'attack',
         self.kind,
@@ -60,30 +66,30 @@ class Attack:
         f'{" or ".join(DATA)}',
       )
 
-  def devices(self, n: int) -> np.ndarray:
-    """The hostile ones among n devices, sorted."""
+  def choose(self, n: int) -> np.ndarray:
+    """The malicious ones among n clients, sorted."""
     rng = seeds.generator(self.seed, seeds.Role.ATTACK)
     count = round(self.fraction * n)
     return np.sort(rng.choice(n, count, replace=False, shuffle=False))
 
   def poison(self, clients: client_data.ClientData) -> client_data.ClientData:
-    """The data with what hostile devices hold instead."""
-    if self.on_uploads:
+    """The data with what malicious clients hold instead."""
+    if self.corrupts_uploads:
       return clients
-    hostile = self.devices(clients.num_devices).tolist()
+    malicious = self.choose(clients.num_clients).tolist()
     change = _one_label if self.kind == 'one_label' else _flipped
-    return change(clients, hostile, self._generator)
+    return change(clients, malicious, self._generator)
 
-  def spoil(
+  def corrupt(
     self, t: int, k: int, z: np.ndarray, start: np.ndarray
   ) -> np.ndarray:
-    """What hostile device k uploads in round t.
+    """What malicious client k uploads in round t.
 
     Args:
       t: the round.
-      k: the device.
+      k: the client.
       z: the model it trained.
-      start: the global model, or what the device started from.
+      start: the global model, or what the client started from.
     """
     if self.kind == 'nonfinite':
       return np.full_like(z, np.nan)
@@ -101,11 +107,11 @@ Generator = Callable[..., np.random.Generator]
 
 
 def _one_label(
-  clients: client_data.ClientData, hostile: list[int], generator: Generator
+  clients: client_data.ClientData, malicious: list[int], generator: Generator
 ) -> client_data.ClientData:
-  """Hostile devices get examples of one of their labels, from all data."""
-  parts = [clients.indices(k) for k in range(clients.num_devices)]
-  for k in hostile:
+  """Malicious clients get examples of one of their labels, from all data."""
+  parts = [clients.indices(k) for k in range(clients.num_clients)]
+  for k in malicious:
     rng = generator(k)
     label = rng.choice(np.unique(clients.y[parts[k]]))
     pool = np.flatnonzero(clients.y == label)
@@ -117,16 +123,16 @@ def _one_label(
 
 
 def _flipped(
-  clients: client_data.ClientData, hostile: list[int], generator: Generator
+  clients: client_data.ClientData, malicious: list[int], generator: Generator
 ) -> client_data.ClientData:
-  """Hostile devices get copies of their examples, labelled C-1-c."""
+  """Malicious clients get copies of their examples, labelled C-1-c."""
   del generator
-  parts = [clients.indices(k) for k in range(clients.num_devices)]
-  if not hostile:
+  parts = [clients.indices(k) for k in range(clients.num_clients)]
+  if not malicious:
     return clients
-  rows = np.concatenate([parts[k] for k in hostile])
+  rows = np.concatenate([parts[k] for k in malicious])
   start = len(clients.y)
-  for k in hostile:
+  for k in malicious:
     parts[k] = np.arange(start, start + len(parts[k]))
     start += len(parts[k])
 

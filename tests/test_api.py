@@ -6,9 +6,11 @@ import sys
 import pytest
 
 import safl_tf
-from safl_tf import algorithms, executors, losses, names, optimizers
+from safl_tf.algorithms import registry
+from safl_tf.core import executors, losses, optimizer
 from safl_tf.data import partition
 from safl_tf.models import lenet5, light_vgg
+from safl_tf.util import choices
 
 ROOT = pathlib.Path(safl_tf.__file__).parent.parent
 
@@ -63,22 +65,22 @@ def test_import_is_cheap():
 
 
 def test_names_are_what_there_is():
-  assert tuple(algorithms.BUILDERS) == names.ALGORITHMS
-  assert ('auto', *executors.EXECUTORS) == names.EXECUTORS
+  assert tuple(registry.BUILDERS) == choices.ALGORITHMS
+  assert ('auto', *executors.EXECUTORS) == choices.EXECUTORS
 
 
-@pytest.mark.parametrize('name', names.OPTIMIZERS)
+@pytest.mark.parametrize('name', choices.OPTIMIZERS)
 def test_every_optimizer_is_known(name):
-  assert float(optimizers.get(name, 0.25).learning_rate) == 0.25
+  assert float(optimizer.get(name, 0.25).learning_rate) == 0.25
 
 
-@pytest.mark.parametrize('name', names.LOSSES)
+@pytest.mark.parametrize('name', choices.LOSSES)
 def test_every_loss_is_known(name):
   assert callable(losses.get(name, True))
 
 
 def test_models_and_partitions_have_functions():
   made = {lenet5.lenet5.__name__, light_vgg.light_vgg.__name__}
-  assert made == set(names.MODELS)
-  for name in names.PARTITIONS:
+  assert made == set(choices.MODELS)
+  for name in choices.PARTITIONS:
     assert hasattr(partition, {'labels': 'by_labels'}.get(name, name))

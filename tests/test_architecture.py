@@ -52,57 +52,67 @@ def below(name, folder):
 
 
 RUNNING = (
-  'safl_tf.cohort',
-  'safl_tf.device_trainer',
-  'safl_tf.executors',
-  'safl_tf.fedma',
-  'safl_tf.process',
-  'safl_tf.simulation',
-  'safl_tf.run_folder',
+  'safl_tf.core.cohort',
+  'safl_tf.core.client_trainer',
+  'safl_tf.core.executors',
+  'safl_tf.algorithms.fed_ma',
+  'safl_tf.core.process',
+  'safl_tf.training.loop',
+  'safl_tf.training.run_directory',
 )
 KEEPING = (
-  'safl_tf.checkpoints',
-  'safl_tf.data_files',
-  'safl_tf.export',
-  'safl_tf.files',
-  'safl_tf.plots',
-  'safl_tf.records',
+  'safl_tf.training.checkpoint',
+  'safl_tf.training.checkpoint_io',
+  'safl_tf.training.export',
+  'safl_tf.util.atomic_io',
+  'safl_tf.reporting.plots',
+  'safl_tf.training.metrics_log',
 )
 FORBIDDEN = {
   'safl_tf.rules': (
     *RUNNING,
     *KEEPING,
     'safl_tf.data',
-    'safl_tf.local',
+    'safl_tf.core.client_config',
     'safl_tf.models',
   ),
   'safl_tf.data': (
     *RUNNING,
-    *(module for module in KEEPING if module != 'safl_tf.files'),
-    'safl_tf.local',
+    *(module for module in KEEPING if module != 'safl_tf.util.atomic_io'),
+    'safl_tf.core.client_config',
     'safl_tf.models',
     'safl_tf.rules',
   ),
   'safl_tf.models': (*RUNNING, *KEEPING, 'safl_tf.data', 'safl_tf.rules'),
-  'safl_tf.local': (*RUNNING, *KEEPING, 'safl_tf.data'),
-  'safl_tf.local_update': (*RUNNING, *KEEPING, 'safl_tf.data'),
-  'safl_tf.store': (*RUNNING, *KEEPING),
-  'safl_tf.executors': ('safl_tf.process', 'safl_tf.simulation', *KEEPING),
-  'safl_tf.process': ('safl_tf.simulation', 'safl_tf.run_folder', *KEEPING),
-  'safl_tf.records': RUNNING,
-  'safl_tf.checkpoints': RUNNING,
+  'safl_tf.core.client_config': (*RUNNING, *KEEPING, 'safl_tf.data'),
+  'safl_tf.core.client_update': (*RUNNING, *KEEPING, 'safl_tf.data'),
+  'safl_tf.core.client_store': (*RUNNING, *KEEPING),
+  'safl_tf.core.executors': (
+    'safl_tf.core.process',
+    'safl_tf.training.loop',
+    *KEEPING,
+  ),
+  'safl_tf.core.process': (
+    'safl_tf.training.loop',
+    'safl_tf.training.run_directory',
+    *KEEPING,
+  ),
+  'safl_tf.training.metrics_log': RUNNING,
+  'safl_tf.training.checkpoint': RUNNING,
   'safl_tf': ('binaries', 'tests', 'absl.flags', 'absl.app'),
 }
 
 
 def test_modules_are_found():
   """The other tests look at something."""
-  assert {'safl_tf.process', 'safl_tf.rules.mix', 'binaries.train'} < set(
+  assert {'safl_tf.core.process', 'safl_tf.rules.mix', 'binaries.train'} < set(
     MODULES
   )
-  assert 'safl_tf.rules.draw' in IMPORTS['safl_tf.rules.mix']
-  assert 'tensorflow' in IMPORTS['safl_tf.device_trainer']
-  assert 'safl_tf.executors.__init__' in IMPORTS['safl_tf.device_trainer']
+  assert 'safl_tf.rules.random_bits' in IMPORTS['safl_tf.rules.mix']
+  assert 'tensorflow' in IMPORTS['safl_tf.core.client_trainer']
+  assert (
+    'safl_tf.core.executors.__init__' in IMPORTS['safl_tf.core.client_trainer']
+  )
   assert any('absl.flags' in found for found in IMPORTS.values())
 
 
@@ -121,8 +131,10 @@ def test_imports_point_one_way(folder):
 def test_no_module_imports_itself_in_a_circle():
   graph = {name: IMPORTS[name] & set(MODULES) for name in MODULES}
   order = list(graphlib.TopologicalSorter(graph).static_order())
-  assert order.index('safl_tf.rules.mix') < order.index('safl_tf.process')
-  assert order.index('safl_tf.process') < order.index('safl_tf.simulation')
+  assert order.index('safl_tf.rules.mix') < order.index('safl_tf.core.process')
+  assert order.index('safl_tf.core.process') < order.index(
+    'safl_tf.training.loop'
+  )
 
 
 def test_rules_read_and_write_nothing():
@@ -161,6 +173,6 @@ def test_docstrings(name):
 
 
 def test_the_loop_fits_on_one_screen():
-  tree = ast.parse(MODULES['safl_tf.process'].read_text())
+  tree = ast.parse(MODULES['safl_tf.core.process'].read_text())
   loop = dict(public(tree.body))['FederatedProcess.next']
   assert loop.end_lineno - loop.lineno < 40

@@ -3,42 +3,39 @@ import json
 import numpy as np
 import pytest
 
-from safl_tf import (
-  algorithms,
-  attacks,
-  errors,
-  local,
-  names,
-  process,
-  simulation,
-)
+import safl_tf
+from safl_tf import attacks
+from safl_tf.algorithms import registry
+from safl_tf.core import client_config, process
+from safl_tf.training import loop
+from safl_tf.util import choices, errors
 from tests import tiny
 
 SIZES = (20, 13, 31, 7, 16, 24, 11, 9, 28, 15)
-CONFIG = local.LocalConfig(batch_size=16, learning_rate=0.01)
+CONFIG = client_config.LocalConfig(batch_size=16, learning_rate=0.01)
 
 
 def make(attack, name='fedavg'):
   return process.FederatedProcess(
     tiny.dense,
     tiny.clients(SIZES),
-    algorithms.build(name),
+    registry.build(name),
     CONFIG,
     jit_compile='false',
     attack=attack,
   )
 
 
-def test_devices_are_chosen_by_the_seed():
-  chosen = attacks.Attack('noise', fraction=0.2, seed=5).devices(100)
+def test_clients_are_chosen_by_the_seed():
+  chosen = attacks.Attack('noise', fraction=0.2, seed=5).clients(100)
   assert len(chosen) == len(set(chosen)) == 20
   assert sorted(chosen) == chosen.tolist()
-  again = attacks.Attack('label_flip', fraction=0.2, seed=5).devices(100)
+  again = attacks.Attack('label_flip', fraction=0.2, seed=5).clients(100)
   np.testing.assert_array_equal(chosen, again)
-  other = attacks.Attack('noise', fraction=0.2, seed=6).devices(100)
+  other = attacks.Attack('noise', fraction=0.2, seed=6).clients(100)
   assert not np.array_equal(chosen, other)
-  assert len(attacks.Attack('noise', fraction=0.0).devices(7)) == 0
-  assert len(attacks.Attack('noise', fraction=1.0).devices(7)) == 7
+  assert len(attacks.Attack('noise', fraction=0.0).clients(7)) == 0
+  assert len(attacks.Attack('noise', fraction=1.0).clients(7)) == 7
 
 
 def test_one_label():
@@ -47,11 +44,11 @@ def test_one_label():
   poisoned = attack.poison(clients)
   np.testing.assert_array_equal(poisoned.sizes, clients.sizes)
   assert poisoned.x is clients.x
-  hostile = attack.devices(len(SIZES))
+  malicious = attack.choose_malicious(len(SIZES))
   for k in range(len(SIZES)):
     labels = set(poisoned.y[poisoned.indices(k)])
     before = set(clients.y[clients.indices(k)])
-    if k in hostile:
+    if k in malicious:
       assert len(labels) == 1 and labels < before
     else:
       np.testing.assert_array_equal(poisoned.indices(k), clients.indices(k))
@@ -71,13 +68,13 @@ def test_label_flip():
   clients = tiny.clients(SIZES)
   attack = attacks.Attack('label_flip', fraction=0.3)
   poisoned = attack.poison(clients)
-  hostile = attack.devices(len(SIZES))
-  assert len(hostile) == 3
+  malicious = attack.choose_malicious(len(SIZES))
+  assert len(malicious) == 3
   for k in range(len(SIZES)):
     a, b = clients.indices(k), poisoned.indices(k)
     np.testing.assert_array_equal(clients.x[a], poisoned.x[b])
     y = clients.y[a]
-    expected = 2 - y if k in hostile else y
+    expected = 2 - y if k in malicious else y
     np.testing.assert_array_equal(poisoned.y[b], expected)
   np.testing.assert_array_equal(clients.y, tiny.blobs(sum(SIZES))[1])
 
@@ -104,41 +101,41 @@ def test_uploads():
   assert noise.std() == pytest.approx(0.5, rel=0.01)
 
 
-def test_hostile_devices_upload_one_thing_and_keep_another():
-  """By hand: z̄ of two rounds, with flipped updates of the hostile."""
+def test_malicious_clients_upload_one_thing_and_keep_another():
+  """By hand: z̄ of two rounds, with flipped updates of the malicious."""
   attack = attacks.Attack('sign_flip', fraction=0.3, strength=2.0)
   trainer, honest = make(attack), make(None)
   state, metrics = trainer.next(trainer.initialize(0))
   plain, _ = honest.next(honest.initialize(0))
-  assert metrics.hostile == 3
+  assert metrics.malicious == 3
   m = np.array(SIZES, np.float64)
   start = trainer.initialize(0)
   sent = []
   for k in range(len(SIZES)):
-    z = plain.devices[k].astype(np.float64)
-    assert state.devices[k].tobytes() == plain.devices[k].tobytes()
-    own = start.devices[k]
-    sent.append(own - 2 * (z - own) if k in trainer.hostile else z)
+    z = plain.clients[k].astype(np.float64)
+    assert state.client_models[k].tobytes() == plain.clients[k].tobytes()
+    own = start.client_models[k]
+    sent.append(own - 2 * (z - own) if k in trainer.malicious else z)
   expected = np.average(sent, axis=0, weights=m)
   np.testing.assert_allclose(state.z_bar, expected, atol=1e-6)
   later, _ = trainer.next(state)
   honest_later, _ = honest.next(state)
   sent = [
-    3 * state.z_bar - 2 * honest_later.devices[k].astype(np.float64)
-    if k in trainer.hostile
-    else honest_later.devices[k]
+    3 * state.z_bar - 2 * honest_later.clients[k].astype(np.float64)
+    if k in trainer.malicious
+    else honest_later.clients[k]
     for k in range(len(SIZES))
   ]
   expected = np.average(sent, axis=0, weights=m)
   np.testing.assert_allclose(later.z_bar, expected, atol=1e-6)
 
 
-@pytest.mark.parametrize('kind', names.ATTACKS[1:])
+@pytest.mark.parametrize('kind', choices.ATTACKS[1:])
 def test_they_are_recorded(kind, tmp_path):
-  result = simulation.train(
+  result = loop.train(
     tiny.dense,
     tiny.clients(SIZES),
-    algorithms.build_fed_avg(),
+    safl_tf.build_fed_avg(),
     rounds=2,
     config=CONFIG,
     jit_compile='false',
@@ -146,19 +143,19 @@ def test_they_are_recorded(kind, tmp_path):
     output_dir=tmp_path,
     progress=False,
   )
-  assert [row['hostile'] for row in result.history] == [2, 2]
+  assert [row['malicious'] for row in result.history] == [2, 2]
   assert np.isfinite(result.state.z_bar).all()
   told = json.loads((tmp_path / 'attack.json').read_text())
   assert told['kind'] == kind and told['fraction'] == 0.2
-  assert told['devices'] == result.process.hostile.tolist()
-  table = simulation.device_table(result.process, result.state)
-  hostile = [k for k, row in enumerate(table) if row['hostile']]
-  assert hostile == told['devices']
+  assert told['clients'] == result.process.malicious.tolist()
+  table = loop.client_table(result.process, result.state)
+  malicious = [k for k, row in enumerate(table) if row['malicious']]
+  assert malicious == told['clients']
   with pytest.raises(errors.InputError, match='attack was'):
-    simulation.train(
+    loop.train(
       tiny.dense,
       tiny.clients(SIZES),
-      algorithms.build_fed_avg(),
+      safl_tf.build_fed_avg(),
       rounds=3,
       config=CONFIG,
       output_dir=tmp_path,
@@ -167,7 +164,7 @@ def test_they_are_recorded(kind, tmp_path):
 
 
 def test_no_attack_no_record(tmp_path):
-  result = simulation.train(
+  result = loop.train(
     tiny.dense,
     tiny.clients(SIZES),
     rounds=1,
@@ -175,7 +172,7 @@ def test_no_attack_no_record(tmp_path):
     output_dir=tmp_path,
     progress=False,
   )
-  assert result.history[0]['hostile'] == 0
+  assert result.history[0]['malicious'] == 0
   assert not (tmp_path / 'attack.json').exists()
 
 
@@ -183,7 +180,7 @@ def test_no_attack_no_record(tmp_path):
 def test_uploads_can_be_attacked_only_where_there_are_some(name):
   with pytest.raises(errors.InputError, match=r'^attack=noise: nothing is'):
     make(attacks.Attack('noise'), name)
-  assert len(make(attacks.Attack('label_flip'), name).hostile) == 2
+  assert len(make(attacks.Attack('label_flip'), name).malicious) == 2
 
 
 def test_arguments():
@@ -198,14 +195,14 @@ def test_arguments():
 
 
 def test_robust_fusions_stand_what_an_average_does_not():
-  """Two of ten devices flip and enlarge their updates."""
+  """Two of ten clients flip and enlarge their updates."""
   attack = attacks.Attack('sign_flip', fraction=0.2, strength=10.0)
 
-  def accuracy(fusion):
-    return simulation.train(
+  def accuracy(aggregator):
+    return loop.train(
       tiny.dense,
       tiny.clients((40,) * 10),
-      algorithms.build('fedavg', fusion=fusion),
+      registry.build('fedavg', aggregator=aggregator),
       test_data=tiny.blobs(500, seed=1),
       rounds=30,
       config=CONFIG,
@@ -217,11 +214,11 @@ def test_robust_fusions_stand_what_an_average_does_not():
     ).history[-1]['test_accuracy']
 
   assert accuracy('size') < 0.8
-  for fusion in (
+  for aggregator in (
     'median',
     'trimmed_mean',
     'krum',
     'multi_krum',
     'geometric_median',
   ):
-    assert accuracy(fusion) > 0.95
+    assert accuracy(aggregator) > 0.95

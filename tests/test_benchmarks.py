@@ -59,7 +59,7 @@ def work(expected):
 def test_a_framework_reports_the_same_loss(capsys):
   common.report('other', '1.0', [3.0, 2.0], 0.25, work([0.5, 0.25]))
   told = json.loads(capsys.readouterr().out)
-  assert told['same'] and told['round'] == 2 and told['devices'] == 3
+  assert told['same'] and told['round'] == 2 and told['clients'] == 3
 
 
 def test_a_framework_with_another_loss_fails(capsys):

@@ -19,7 +19,7 @@ def blobs(total=240, seed=0):
 
 
 def clients(sizes=(20, 13, 31, 7), x=None, y=None):
-  """Devices of these sizes, which hold consecutive rows."""
+  """Clients of these sizes, which hold consecutive rows."""
   if x is None:
     x, y = blobs(sum(sizes))
   ends = np.cumsum(sizes)

@@ -1,11 +1,13 @@
 """Rounds of a process with a tiny model."""
 
-from safl_tf import local, process
+from safl_tf.core import client_config, process
 from tests import tiny
 
 SIZES = (20, 13, 31, 7, 1, 16)
 CLIENTS = tiny.clients(SIZES)
-CONFIG = local.LocalConfig(local_epochs=2, batch_size=8, learning_rate=0.02)
+CONFIG = client_config.LocalConfig(
+  local_epochs=2, batch_size=8, learning_rate=0.02
+)
 
 
 def make(algorithm=None, model=tiny.dense, clients=CLIENTS, **options):
@@ -27,6 +29,6 @@ def check_same(one, other):
   """Bit for bit."""
   assert one.t == other.t
   assert one.z_bar.tobytes() == other.z_bar.tobytes()
-  mine, others = one.devices.to_arrays(), other.devices.to_arrays()
+  mine, others = one.clients.to_arrays(), other.clients.to_arrays()
   for name in mine:
     assert mine[name].tobytes() == others[name].tobytes()

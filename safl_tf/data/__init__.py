@@ -1,1 +1,1 @@
-"""Where examples come from, and which device holds which of them."""
+"""Where examples come from, and which client holds which of them."""

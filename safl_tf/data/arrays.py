@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from safl_tf import checks, errors
+from safl_tf.util import errors, validation
 
 _BLOCK = 1 << 22  # elements looked at together when searching for NaN
 
@@ -69,7 +69,7 @@ def num_classes(y: np.ndarray, given: int | None) -> int:
   """The number of classes: as given, if the labels fit, or largest + 1."""
   if given is None:
     return int(y.max()) + 1
-  given = checks.integer('num_classes', given, low=1)
+  given = validation.integer('num_classes', given, low=1)
   if y.max() >= given:
     row = int(np.argmax(y >= given))
     raise errors.InputError(
@@ -90,7 +90,7 @@ def check_alike(x: Any, first: Any) -> None:
       for layout in layouts
     )
     raise errors.InputError(
-      'x', f'rows of {here}', f"must be like the first device's: {there}"
+      'x', f'rows of {here}', f"must be like the first client's: {there}"
     )
 
 
@@ -100,12 +100,12 @@ def flatten(
   """Checked index lists, end to end.
 
   Args:
-    parts: one list of rows, in 0..total-1, per device.
-    names: the devices' names, for messages.
+    parts: one list of rows, in 0..total-1, per client.
+    names: the clients' names, for messages.
     total: N, the number of rows there are.
 
   Returns:
-    flat int32 [sum m_k] and offsets int64 [n + 1], both read-only; device k's
+    flat int32 [sum m_k] and offsets int64 [n + 1], both read-only; client k's
     rows are flat[offsets[k] : offsets[k + 1]].
   """
   lists = []
@@ -113,19 +113,19 @@ def flatten(
     rows = array('partition', part)
     if rows.size == 0:
       raise errors.InputError(
-        'partition', f'no examples for device {name}', 'must give it some'
+        'partition', f'no examples for client {name}', 'must give it some'
       )
     if rows.ndim != 1 or rows.dtype.kind not in 'iu':
       raise errors.InputError(
         'partition',
-        f'{rows.dtype} {list(rows.shape)} for device {name}',
+        f'{rows.dtype} {list(rows.shape)} for client {name}',
         'must be a list of row numbers',
       )
     if rows.min() < 0 or rows.max() >= total:
       outside = rows[(rows < 0) | (rows >= total)]
       raise errors.InputError(
         'partition',
-        f'row {outside[0]} for device {name}',
+        f'row {outside[0]} for client {name}',
         f'must be in [0, {total - 1}]',
       )
     lists.append(rows)

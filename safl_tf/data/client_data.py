@@ -1,24 +1,28 @@
 """The federated data set: base arrays held once, and who holds which rows."""
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from typing import Any
 
 import numpy as np
 
-from safl_tf import checks, errors
-from safl_tf.data import arrays, sources
-from safl_tf.data import partition as partition_lib
+from safl_tf.data import arrays
+from safl_tf.util import errors, validation
+
+# partition(y, num_classes): y is int [N] with labels in 0..num_classes-1; the
+# result holds one int32 array of indices into y per client. A partition that
+# knows the clients' names has the attribute `client_ids`.
+Partition = Callable[[np.ndarray, int], list[np.ndarray]]
 
 _INFINITE = -1  # tf.data.INFINITE_CARDINALITY
 
 
 class ClientData:
-  """Examples and the devices that hold them; made by the `from_` functions.
+  """Examples and the clients that hold them; made by the `from_` functions.
 
-  The examples exist once, however many devices share them. Devices cost one
-  int32 per example they hold, so 100,000 devices over MNIST are index lists
-  only. Device k (0-based) is the one named `client_ids[k]`.
+  The examples exist once, however many clients share them. Clients cost one
+  int32 per example they hold, so 100,000 clients over MNIST are index lists
+  only. Client k (0-based) is the one named `client_ids[k]`.
 
   Attributes:
     x: inputs [N, ...]: an array, or a tuple or dict of arrays for models with
@@ -51,19 +55,19 @@ class ClientData:
     cls,
     x: Any,
     y: Any,
-    partition: partition_lib.Partition | Sequence[Any],
+    partition: Partition | Sequence[Any],
     client_ids: Iterable[Any] | None = None,
     num_classes: int | None = None,
   ) -> 'ClientData':
-    """Spreads one data set over devices.
+    """Spreads one data set over clients.
 
     Args:
       x: array [N, ...], or a tuple, list or dict of such arrays (a list becomes
         a tuple). Kept without a copy.
       y: class numbers, integers [N] or [N, 1].
-      partition: `partition(y, num_classes) -> one index array per device`, as
+      partition: `partition(y, num_classes) -> one index array per client`, as
         `safl_tf.data.partition` makes them, or the index lists themselves.
-      client_ids: one name per device; when None, those that the partition
+      client_ids: one name per client; when None, those that the partition
         knows, or '0', '1', ...
       num_classes: largest label + 1 when None.
 
@@ -85,11 +89,11 @@ class ClientData:
   def from_tfds(
     cls,
     name: str,
-    partition: partition_lib.Partition | Sequence[Any],
+    partition: Partition | Sequence[Any],
     data_dir: str | None = None,
     split: str = 'train',
   ) -> 'ClientData':
-    """Spreads a part of a TFDS data set for image classification over devices.
+    """Spreads a part of a TFDS data set for image classification over clients.
 
     Args:
       name: TFDS's, such as 'cifar100'; images must be of one size.
@@ -101,27 +105,29 @@ class ClientData:
     Returns:
       A `ClientData` with uint8 images.
     """
-    x, y, names = sources.load_split(name, split, data_dir)
+    from safl_tf.data import registry
+
+    x, y, names = registry.load_split(name, split, data_dir)
     return cls.from_arrays(x, y, partition, num_classes=len(names))
 
   @classmethod
   def from_clients(
     cls, clients: Mapping[Any, Any], num_classes: int | None = None
   ) -> 'ClientData':
-    """Joins data sets that are already one per device.
+    """Joins data sets that are already one per client.
 
     Args:
-      clients: device name -> `(x, y)` arrays as in `from_arrays`, or an
+      clients: client name -> `(x, y)` arrays as in `from_arrays`, or an
         unbatched `tf.data.Dataset` of `(x, y)` pairs with a scalar y, which is
         read once, here.
       num_classes: largest label + 1 when None.
 
     Returns:
-      A `ClientData` with the devices in the mapping's order.
+      A `ClientData` with the clients in the mapping's order.
     """
     if not isinstance(clients, Mapping):
       raise errors.InputError(
-        'clients', type(clients).__name__, "must map devices' names to data"
+        'clients', type(clients).__name__, "must map clients' names to data"
       )
     xs: list[Any] = []
     ys: list[np.ndarray] = []
@@ -132,11 +138,11 @@ class ClientData:
         arrays.num_classes(y, num_classes)
       except errors.InputError as error:
         place = f'clients[{name!r}]: {error.argument}'
-        raise errors.InputError(place, error.value, error.allowed) from None
+        raise errors.InputError(place, error.value, error.hint) from None
       xs.append(x)
       ys.append(y)
     if not ys:
-      raise errors.InputError('clients', 'none', 'must hold a device')
+      raise errors.InputError('clients', 'none', 'must hold a client')
     x = arrays.map_leaves(lambda *leaves: np.concatenate(leaves), *xs)
     y = np.concatenate(ys)
     ends = np.cumsum([len(y_k) for y_k in ys])
@@ -144,55 +150,55 @@ class ClientData:
     return cls(x, y, parts, clients, arrays.num_classes(y, num_classes))
 
   def pooled(self) -> 'ClientData':
-    """One device that holds what any of these does, each example once."""
+    """One client that holds what any of these does, each example once."""
     return ClientData(
       self.x, self.y, [np.unique(self._flat)], ['all'], self.num_classes
     )
 
   @property
   def client_ids(self) -> list[str]:
-    """The devices' names."""
+    """The clients' names."""
     return list(self._ids)
 
   @property
-  def num_devices(self) -> int:
-    """n, the number of devices."""
+  def num_clients(self) -> int:
+    """n, the number of clients."""
     return len(self._ids)
 
   @property
   def sizes(self) -> np.ndarray:
-    """m_k, how many examples each device holds: int64 [n], read-only."""
+    """m_k, how many examples each client holds: int64 [n], read-only."""
     return self._sizes
 
   @property
   def total_examples(self) -> int:
-    """The sum of m_k; an example held by two devices counts twice."""
+    """The sum of m_k; an example held by two clients counts twice."""
     return len(self._flat)
 
   def indices(self, k: int) -> np.ndarray:
-    """The rows of `x` and `y` that device k holds: int32 [m_k], read-only."""
-    k = checks.integer('k', k, low=0, high=self.num_devices - 1)
+    """The rows of `x` and `y` that client k holds: int32 [m_k], read-only."""
+    k = validation.integer('k', k, low=0, high=self.num_clients - 1)
     return self._flat[self._offsets[k] : self._offsets[k + 1]]
 
   def num_examples(self, client_id: str) -> int:
-    """How many examples the device of this name holds."""
+    """How many examples the client of this name holds."""
     return len(self.indices(self._position(client_id)))
 
   def create_tf_dataset_for_client(self, client_id: str) -> Any:
-    """The device's examples as an unbatched `tf.data.Dataset` of (x, y)."""
+    """The client's examples as an unbatched `tf.data.Dataset` of (x, y)."""
     import tensorflow as tf
 
     rows = self.indices(self._position(client_id))
     x = arrays.map_leaves(lambda leaf: leaf[rows], self.x)
     return tf.data.Dataset.from_tensor_slices((x, self.y[rows]))
 
-  def label_counts(self, devices: Sequence[int] | None = None) -> np.ndarray:
-    """How often device k holds label c: int64 [n, num_classes].
+  def label_counts(self, clients: Sequence[int] | None = None) -> np.ndarray:
+    """How often client k holds label c: int64 [n, num_classes].
 
     Args:
-      devices: the rows to give; all by default.
+      clients: the rows to give; all by default.
     """
-    ids = range(self.num_devices) if devices is None else devices
+    ids = range(self.num_clients) if clients is None else clients
     counts = [
       np.bincount(self.y[self.indices(k)], minlength=self.num_classes)
       for k in ids
@@ -214,26 +220,26 @@ class ClientData:
     return k
 
   def __len__(self) -> int:
-    return self.num_devices
+    return self.num_clients
 
   def __repr__(self) -> str:
     return (
-      f'ClientData({self.num_devices} devices, {self.total_examples} examples '
+      f'ClientData({self.num_clients} clients, {self.total_examples} examples '
       f'of {len(self.y)}, {self.num_classes} classes)'
     )
 
 
 def _check_ids(
-  ids: list[str], positions: dict[str, int], num_devices: int
+  ids: list[str], positions: dict[str, int], num_clients: int
 ) -> None:
-  """One name per device, each only once."""
-  if num_devices == 0:
-    raise errors.InputError('partition', 'no devices', 'must hold at least one')
-  if len(ids) != num_devices:
+  """One name per client, each only once."""
+  if num_clients == 0:
+    raise errors.InputError('partition', 'no clients', 'must hold at least one')
+  if len(ids) != num_clients:
     raise errors.InputError(
       'client_ids',
       f'{len(ids)} names',
-      f'must be one for each of the {num_devices} devices',
+      f'must be one for each of the {num_clients} clients',
     )
   if len(positions) < len(ids):
     twice = next(name for k, name in enumerate(ids) if positions[name] != k)

@@ -1,11 +1,11 @@
-"""How different the devices' data are.
+"""How different the clients' data are.
 
-With m_k,c the examples of label c on device k, m_k their sum and
+With m_k,c the examples of label c on client k, m_k their sum and
 
-  p_k,c = m_k,c / m_k                 the device's shares of the labels,
-  p_c   = sum_k m_k,c / sum_k m_k     those of all devices together,
+  p_k,c = m_k,c / m_k                 the client's shares of the labels,
+  p_c   = sum_k m_k,c / sum_k m_k     those of all clients together,
 
-a device's label entropy is H_k = -sum_c p_k,c log2 p_k,c in bits, and two
+a client's label entropy is H_k = -sum_c p_k,c log2 p_k,c in bits, and two
 distributions are as far apart as their total variation,
 
   TV(p, q) = 1/2 sum_c |p_c - q_c|,   0 for the same, 1 for nothing in common.
@@ -16,14 +16,15 @@ import math
 
 import numpy as np
 
-from safl_tf import checks, errors, seeds
+from safl_tf.core import seeds
+from safl_tf.util import errors, validation
 
 _BLOCK = 1 << 20  # shares that are compared together
 
 
 @dataclasses.dataclass(frozen=True)
 class Spread:
-  """Mean, standard deviation, smallest and largest of a number per device."""
+  """Mean, standard deviation, smallest and largest of a number per client."""
 
   mean: float
   sd: float
@@ -33,15 +34,15 @@ class Spread:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-  """How different devices are; see the module for the formulas.
+  """How different clients are; see the module for the formulas.
 
   Attributes:
-    num_devices: n.
+    num_clients: n.
     num_classes: C.
     total_examples: the sum of m_k.
     sizes: of m_k.
     size_gini: Gini's coefficient of m_k.
-    labels: of the number of labels on a device.
+    labels: of the number of labels on a client.
     entropy: of H_k, in bits.
     normalized_entropy: the mean of H_k / log2 C, in [0, 1]; 0 if C = 1.
     global_distance: of TV(p_k, p).
@@ -49,7 +50,7 @@ class Report:
     pairs: how many pairs that is the mean of.
   """
 
-  num_devices: int
+  num_clients: int
   num_classes: int
   total_examples: int
   sizes: Spread
@@ -62,21 +63,21 @@ class Report:
   pairs: int
 
   def __str__(self) -> str:
-    all_pairs = self.num_devices * (self.num_devices - 1) // 2
+    all_pairs = self.num_clients * (self.num_clients - 1) // 2
     which = 'all' if self.pairs == all_pairs else f'{self.pairs:,} random'
     of_two = f'{self.pair_distance:.3f}, mean of {which} pairs'
     return '\n'.join(
       [
-        f'devices          {self.num_devices:,}',
+        f'clients          {self.num_clients:,}',
         f'examples         {self.total_examples:,} in total',
-        f'  on a device    {_told(self.sizes, 1)}; Gini {self.size_gini:.3f}',
+        f'  on a client    {_told(self.sizes, 1)}; Gini {self.size_gini:.3f}',
         f'labels           {self.num_classes:,}',
-        f'  on a device    {_told(self.labels, 1)}',
+        f'  on a client    {_told(self.labels, 1)}',
         f'  their entropy  {_told(self.entropy, 2)} bits; '
         f'{self.normalized_entropy:.0%} of the most possible',
         'distance between shares of labels (total variation, 0 to 1)',
         f'  to all data    {_told(self.global_distance, 3)}',
-        f'  of two devices {of_two if self.pairs else "-"}',
+        f'  of two clients {of_two if self.pairs else "-"}',
       ]
     )
 
@@ -84,20 +85,20 @@ class Report:
 def report(
   label_counts: np.ndarray, seed: int = 0, max_pairs: int = 200_000
 ) -> Report:
-  """Measures how different devices are.
+  """Measures how different clients are.
 
   Args:
     label_counts: m_k,c as `ClientData.label_counts` gives it, int [n, C]; every
-      device has examples.
+      client has examples.
     seed: for the pairs, if not all are looked at.
-    max_pairs: if there are more pairs of devices than this, so many are drawn
+    max_pairs: if there are more pairs of clients than this, so many are drawn
       with replacement.
 
   Returns:
     A `Report`.
   """
   counts = _checked(label_counts)
-  max_pairs = checks.integer('max_pairs', max_pairs, low=1)
+  max_pairs = validation.integer('max_pairs', max_pairs, low=1)
   n, C = counts.shape
   sizes = counts.sum(axis=1)
   shares = counts / sizes[:, None]
@@ -105,7 +106,7 @@ def report(
   everywhere = counts.sum(axis=0) / sizes.sum()
   first, second = _pairs(n, max_pairs, seed)
   return Report(
-    num_devices=n,
+    num_clients=n,
     num_classes=C,
     total_examples=int(sizes.sum()),
     sizes=_spread(sizes),
@@ -134,7 +135,7 @@ def gini(sizes: np.ndarray) -> float:
   """Gini's coefficient of positive sizes [n].
 
   With m_1 <= ... <= m_n it is sum_k (2k - n - 1) m_k / (n sum_k m_k): 0 if all
-  are equal, nearly 1 if one device has almost everything.
+  are equal, nearly 1 if one client has almost everything.
   """
   ordered = np.sort(np.asarray(sizes, float))
   n = len(ordered)
@@ -151,8 +152,8 @@ def _checked(label_counts: np.ndarray) -> np.ndarray:
   if counts.min() < 0 or not counts.any(axis=1).all():
     raise errors.InputError(
       'label_counts',
-      'a device without examples',
-      'must give each device some, and no negative number',
+      'a client without examples',
+      'must give each client some, and no negative number',
     )
   return counts
 

@@ -1,38 +1,17 @@
-"""Whether a device uploads its update."""
-
-from collections.abc import Callable
-from typing import NamedTuple
+"""Whether a client uploads its update."""
 
 import tensorflow as tf
 
-from safl_tf import checks
-from safl_tf.rules import draw
+from safl_tf.core import algorithm
+from safl_tf.rules import random_bits
+from safl_tf.util import validation
 
-
-class Decision(NamedTuple):
-  """Whether an update is sent.
-
-  Attributes:
-    sent: whether the device uploads.
-    q: the probability with which it did.
-    delta: Δ, the gap that gave q.
-  """
-
-  sent: tf.Tensor
-  q: tf.Tensor
-  delta: tf.Tensor
-
-
-class Gate(NamedTuple):
-  """A rule, and whether it looks at accuracies (which cost two passes)."""
-
-  # (seed [2] int32, t, h_global, h_local) -> Decision
-  decide: Callable[[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor], Decision]
-  needs_accuracy: bool
+Decision = algorithm.Decision
+Gate = algorithm.Gate
 
 
 def always() -> Gate:
-  """Every device uploads: q = 1."""
+  """Every client uploads: q = 1."""
 
   def decide(
     seed: tf.Tensor, t: tf.Tensor, h_global: tf.Tensor, h_local: tf.Tensor
@@ -55,9 +34,9 @@ def accuracy_gap(nu: float = 0.5) -> Gate:
       everything while z̄ is immature, so that it stays immature.
 
   Returns:
-    A gate on the accuracies, in [0, 1], of the global and the device's model.
+    A gate on the accuracies, in [0, 1], of the global and the client's model.
   """
-  checks.real('nu', nu, 0, open_low=True)
+  validation.real('nu', nu, 0, open_low=True)
 
   def decide(
     seed: tf.Tensor, t: tf.Tensor, h_global: tf.Tensor, h_local: tf.Tensor
@@ -67,7 +46,7 @@ def accuracy_gap(nu: float = 0.5) -> Gate:
     h_local = tf.cast(h_local, tf.float64)
     delta = tf.abs(h_global - h_local) / (h_global + h_local + 1e-6)
     q = tf.exp(-delta / nu)
-    sent = draw.bernoulli(seed, [], q)
+    sent = random_bits.bernoulli(seed, [], q)
     return Decision(sent, tf.cast(q, tf.float32), tf.cast(delta, tf.float32))
 
   return Gate(decide, needs_accuracy=True)

@@ -1,35 +1,34 @@
-"""Which devices take part in a round: S_t."""
-
-from collections.abc import Callable
+"""Which clients take part in a round: S_t."""
 
 import numpy as np
 
-from safl_tf import checks, errors, seeds
+from safl_tf.core import algorithm, seeds
+from safl_tf.util import errors, validation
 
-Select = Callable[[int, int, int], np.ndarray]  # (seed, t, n) -> ids
+Select = algorithm.Select
 
 
 def uniform(
-  fraction: float = 1.0, devices_per_round: int | None = None
+  fraction: float = 1.0, clients_per_round: int | None = None
 ) -> Select:
-  """Draws s = max(1, round(R·n)) devices uniformly without replacement.
+  """Draws s = max(1, round(R·n)) clients uniformly without replacement.
 
   Args:
     fraction: R, in (0, 1].
-    devices_per_round: s itself, instead of R.
+    clients_per_round: s itself, instead of R.
 
   Returns:
     select(seed, t, n) -> the sorted ids of S_t, shape [s].
   """
-  checks.real('fraction', fraction, 0, 1, open_low=True)
-  if devices_per_round is not None:
-    checks.integer('devices_per_round', devices_per_round, low=1)
+  validation.real('fraction', fraction, 0, 1, open_low=True)
+  if clients_per_round is not None:
+    validation.integer('clients_per_round', clients_per_round, low=1)
 
   def select(seed: int, t: int, n: int) -> np.ndarray:
-    s = devices_per_round or max(1, round(fraction * n))
+    s = clients_per_round or max(1, round(fraction * n))
     if s > n:
       raise errors.InputError(
-        'devices_per_round', s, f'must be at most the number of devices, {n}'
+        'clients_per_round', s, f'must be at most the number of clients, {n}'
       )
     if s == n:
       return np.arange(n)

@@ -11,7 +11,6 @@ import sys
 import tempfile
 
 from binaries import evaluate, export, train
-from safl_tf import run_folder  # noqa: F401  which takes long to import
 
 PROGRAMS = {'evaluate': evaluate, 'export': export, 'train': train}
 

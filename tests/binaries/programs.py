@@ -12,7 +12,7 @@ import pytest
 from absl import logging
 
 ROOT = pathlib.Path(__file__).parents[2]
-SMALL = ('--num_devices=4', '--mean_examples=60', '--rounds=2', '--export=none')
+SMALL = ('--num_clients=4', '--mean_examples=60', '--rounds=2', '--export=none')
 ALIKE = ('--init=shared', '--partition=iid')
 LEARNING = (*SMALL, *ALIKE, '--local_epochs=10', '--learning_rate=0.01')
 

@@ -43,7 +43,7 @@ LIGHT = [
     '--local_epochs=0',
     '--local_epochs=0: must be a whole number >= 1',
   ),
-  ('train', '--num_devices=0', '--num_devices=0: must be a whole number >= 1'),
+  ('train', '--num_clients=0', '--num_clients=0: must be a whole number >= 1'),
   (
     'train',
     '--dataset=speech_commands --speech_words=ten',
@@ -88,18 +88,18 @@ LIGHT = [
   ),
   (
     'train',
-    '--devices_per_round=9 --num_devices=8',
-    '--devices_per_round=9: must be at most the number of devices, 8',
+    '--clients_per_round=9 --num_clients=8',
+    '--clients_per_round=9: must be at most the number of clients, 8',
   ),
   (
     'train',
-    '--devices_per_round=21',
-    '--devices_per_round=21: must be at most the number of devices, 20',
+    '--clients_per_round=21',
+    '--clients_per_round=21: must be at most the number of clients, 20',
   ),
   (
     'train',
-    '--fraction=1 --devices_per_round=3',
-    '--devices_per_round=3: contradicts --fraction=1; give one of them',
+    '--fraction=1 --clients_per_round=3',
+    '--clients_per_round=3: contradicts --fraction=1; give one of them',
   ),
   ('train', '--round=3', '--round=3: no such flag; did you mean --rounds? see'),
   ('train', '--nothing_like_it', '--nothing_like_it: no such flag; see --help'),

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from binaries import common, train
-from safl_tf import checkpoints, export, plots, records, run_folder
+from safl_tf.reporting import plots
+from safl_tf.training import checkpoint, export, metrics_log, run_directory
 from tests import browser
 from tests.binaries import programs
 
 COMMAND = (
   *programs.SMALL,
-  '--devices_per_round=2',
+  '--clients_per_round=2',
   '--jit_compile=false',
   '--experiment=both',
 )
@@ -33,13 +34,13 @@ def table(path):
 
 def metrics(run):
   return [
-    {k: v for k, v in row.items() if k not in records.MEASURED}
-    for row in records.read_csv(run / 'metrics.csv')
+    {k: v for k, v in row.items() if k not in metrics_log.MEASURED}
+    for row in metrics_log.read_csv(run / 'metrics.csv')
   ]
 
 
 def z_bar(run):
-  saved = checkpoints.Checkpoints(run / 'checkpoints')
+  saved = checkpoint.Checkpoints(run / 'checkpoints')
   return saved.restore_latest(repair=False).arrays['z_bar']
 
 
@@ -58,12 +59,12 @@ def seen():
 @pytest.fixture(scope='module')
 def made(tmp_path_factory, dense, seen):
   """The folder of a comparison; not to be changed."""
-  from safl_tf import simulation
-  from safl_tf.data import sources
+  from safl_tf.data import registry
+  from safl_tf.training import loop
 
   folder = tmp_path_factory.mktemp('made')
   with pytest.MonkeyPatch.context() as patch:
-    load, run = sources.load, simulation.run
+    load, run = registry.load, loop.run
 
     def load_and_tell(name, *args):
       seen['loaded'].append(name)
@@ -73,8 +74,8 @@ def made(tmp_path_factory, dense, seen):
       seen['partitions'][folder.path.name] = trainer.clients.digest()
       return run(trainer, schedule, seed, test_data, folder, *args)
 
-    patch.setattr(sources, 'load', load_and_tell)
-    patch.setattr(simulation, 'run', run_and_tell)
+    patch.setattr(registry, 'load', load_and_tell)
+    patch.setattr(loop, 'run', run_and_tell)
     patch.setattr(plots, 'write_all', touch)
     assert programs.call('compare', *arguments(folder, dense)) == 0
   return folder / 'both'
@@ -145,7 +146,7 @@ def test_what_it_leaves(made):
 def test_what_one_reads(made):
   text = (made / 'comparison.md').read_text()
   assert text.startswith(
-    '# both\n\ndense on mnist_sample, 4 devices, 2 rounds, '
+    '# both\n\ndense on mnist_sample, 4 clients, 2 rounds, '
   )
   assert 'seeds 0, 1.\n' in text
   lines = re.findall(r'^\| (?:fedavg|safl) .*$', text, re.MULTILINE)
@@ -176,8 +177,10 @@ def test_runs_are_those_of_safl_train(made, dense, tmp_path, no_pictures):
   np.testing.assert_array_equal(z_bar(mine), z_bar(alone))
   model = [(run / 'model.json').read_text() for run in (mine, alone)]
   assert model[0] == model[1]
-  first, second = (records.read_hparams(run)['flags'] for run in (mine, alone))
-  assert records.differing(first, second).keys() == {'output_dir'}
+  first, second = (
+    metrics_log.read_hparams(run)['flags'] for run in (mine, alone)
+  )
+  assert metrics_log.differing(first, second).keys() == {'output_dir'}
 
 
 def test_same_data_models_and_selections(made, seen):
@@ -188,7 +191,7 @@ def test_same_data_models_and_selections(made, seen):
   assert partitions['safl_seed0'] != partitions['safl_seed1']
   first = {pair: metrics(made / '{}_seed{}'.format(*pair))[0] for pair in PAIRS}
   for seed in (0, 1):
-    # In the first round, devices train their own initial models.
+    # In the first round, clients train their own initial models.
     fedavg, safl = first['fedavg', seed], first['safl', seed]
     for column in ('train_loss', 'test_loss', 'test_accuracy'):
       assert fedavg[column] == safl[column]
@@ -250,7 +253,7 @@ def test_more_rounds(copied, call, trained):
 def test_interrupted(made, call, dense, tmp_path, monkeypatch, no_pictures):
   appended = []
 
-  def append(self, row, append=run_folder.RunFolder.append):
+  def append(self, row, append=run_directory.RunDirectory.append):
     appended.append(row)
     if len(appended) == 4:  # the second round of the second run
       raise KeyboardInterrupt
@@ -258,7 +261,7 @@ def test_interrupted(made, call, dense, tmp_path, monkeypatch, no_pictures):
 
   command = arguments(tmp_path, dense, '--checkpoint_every=1')
   with monkeypatch.context() as patch:
-    patch.setattr(run_folder.RunFolder, 'append', append)
+    patch.setattr(run_directory.RunDirectory, 'append', append)
     outcome = call('compare', *command)
   folder = tmp_path / 'both'
   assert outcome.code == 130

@@ -23,7 +23,7 @@ LIGHT = [
   ('--epsilon=1.5', 'must be a number in [0, 1]'),
   ('--rounds=0', 'must be a whole number >= 1'),
   ('--experiment=a/b', "must be a folder's name"),
-  ('--devices_per_round=21', 'must be at most the number of devices, 20'),
+  ('--clients_per_round=21', 'must be at most the number of clients, 20'),
   ('--algorithm=safl', 'no such flag; did you mean --algorithms? see --help'),
   ('--seed=3', 'no such flag; did you mean --seeds? see --help'),
 ]

@@ -3,7 +3,7 @@ import shutil
 
 import pytest
 
-from safl_tf import records
+from safl_tf.training import metrics_log
 
 
 def scores(outcome):
@@ -18,7 +18,7 @@ def scores(outcome):
   'part', ['', 'export/saved_model', 'export/model.keras']
 )
 def test_scores(exported, call, part):
-  last = records.read_csv(exported / 'metrics.csv')[-1]
+  last = metrics_log.read_csv(exported / 'metrics.csv')[-1]
   outcome = call('evaluate', f'--model={exported / part}')
   lines, table = scores(outcome)
   assert outcome.err == ''

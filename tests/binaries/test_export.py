@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from safl_tf import check_export, export, run_folder
-from safl_tf.data import sources
+from safl_tf.data import registry
+from safl_tf.training import export, export_check, run_directory
 from tests.binaries import programs
 
 
@@ -23,7 +23,7 @@ def run(exported, tmp_path):
 
 @pytest.fixture(scope='module')
 def images():
-  return sources.load('mnist_sample').x_test
+  return registry.load('mnist_sample').x_test
 
 
 def test_files(exported):
@@ -38,7 +38,7 @@ def test_files(exported):
 
 
 def test_saved_model(exported, images):
-  wanted = run_folder.load(exported).model
+  wanted = run_directory.load(exported).model
   loaded = tf.saved_model.load(str(exported / 'export' / 'saved_model'))
   serve = loaded.signatures['serving_default']
   [(name, spec)] = serve.structured_input_signature[1].items()
@@ -62,7 +62,7 @@ def test_keras_file(exported, images):
     config = archive.read('config.json').decode()
   assert 'safl' not in config and '"registered_name": null' in config
   model = keras.models.load_model(path)
-  wanted = run_folder.load(exported).model
+  wanted = run_directory.load(exported).model
   for mine, theirs in zip(
     model.get_weights(), wanted.get_weights(), strict=True
   ):
@@ -114,7 +114,7 @@ def test_wrong_saved_model(run, call, monkeypatch):
 def test_wrong_keras_file(run, call, monkeypatch):
   def check_here(command, **options):
     with pytest.raises(SystemExit) as caught:
-      check_export.main(pathlib.Path(command[-1]))
+      export_check.main(pathlib.Path(command[-1]))
     return subprocess.CompletedProcess(command, 1, '', str(caught.value))
 
   sabotage_keras(monkeypatch)

@@ -5,11 +5,12 @@ import json
 import numpy as np
 import pytest
 
-from safl_tf import plots, records
+from safl_tf.reporting import plots
+from safl_tf.training import metrics_log
 from tests.binaries import programs
 
 SMALL = (
-  '--num_devices=3',
+  '--num_clients=3',
   '--mean_examples=20',
   '--rounds=2',
   '--local_epochs=1',
@@ -82,14 +83,14 @@ def test_train_and_evaluate(home, call, linear):
   assert hparams(run)['test_fraction'] == 0.2
   assert hparams(run)['max_labels'] is None
   assert len(hparams(run)['data_sha256']) == 64
-  last = records.read_csv(run / 'metrics.csv')[-1]
+  last = metrics_log.read_csv(run / 'metrics.csv')[-1]
   outcome = succeed(call('evaluate', f'--model={run}'))
   assert 'data     flowers, 24 test examples' in outcome.out
   assert f'top-1    {last["test_accuracy"]:.2%}' in outcome.out
 
-  natural = ('--partition=client', '--num_devices=5', '--experiment=natural')
+  natural = ('--partition=client', '--num_clients=5', '--experiment=natural')
   succeed(call('train', *SMALL, *csv, *own, *natural))
-  first = records.read_csv(home / 'runs' / 'natural' / 'metrics.csv')[0]
+  first = metrics_log.read_csv(home / 'runs' / 'natural' / 'metrics.csv')[0]
   assert first['selected'] == 5
 
   npz = '--dataset=npz:floats.npz'

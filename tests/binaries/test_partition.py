@@ -7,26 +7,28 @@ import numpy as np
 import pytest
 
 from binaries import partition_flags, partitioning, training_flags
-from safl_tf import errors, names, plots, records
-from safl_tf.data import client_data, partition, sources
+from safl_tf.data import client_data, partition, registry
+from safl_tf.reporting import plots
+from safl_tf.training import metrics_log
+from safl_tf.util import choices, errors
 from tests.binaries import programs
 
 SETTINGS = {
-  'labels': 'num_devices max_labels mean_examples variance_examples seed',
-  'iid': 'num_devices mean_examples variance_examples seed',
-  'dirichlet': 'num_devices dirichlet_alpha mean_examples variance_examples '
+  'labels': 'num_clients max_labels mean_examples variance_examples seed',
+  'iid': 'num_clients mean_examples variance_examples seed',
+  'dirichlet': 'num_clients dirichlet_alpha mean_examples variance_examples '
   'seed',
-  'shards': 'num_devices shards_per_device seed',
-  'quantity': 'num_devices quantity_sigma seed',
+  'shards': 'num_clients shards_per_client seed',
+  'quantity': 'num_clients quantity_sigma seed',
   'client': 'min_examples',
-  'biased': 'num_devices biased_fraction max_labels biased_label mean_examples '
+  'biased': 'num_clients biased_fraction max_labels biased_label mean_examples '
   'variance_examples seed',
 }
 SPECIAL = {
   'labels': (['--max_labels=1'], partition.by_labels(20, 1, 200)),
   'iid': (['--variance_examples=0'], partition.iid(20, 200, 0)),
   'dirichlet': (['--dirichlet_alpha=3'], partition.dirichlet(20, 3, 200)),
-  'shards': (['--shards_per_device=5'], partition.shards(20, 5)),
+  'shards': (['--shards_per_client=5'], partition.shards(20, 5)),
   'quantity': (['--quantity_sigma=0.2'], partition.quantity(20, 0.2)),
   'biased': (
     ['--biased_fraction=0.2', '--biased_label=4', '--mean_examples=50'],
@@ -37,7 +39,7 @@ SPECIAL = {
 
 @pytest.fixture(scope='module')
 def sample():
-  return sources.load('mnist_sample')
+  return registry.load('mnist_sample')
 
 
 @pytest.fixture
@@ -77,13 +79,13 @@ def test_files(call, tmp_path):
   assert (folder / 'partition.png').read_bytes().startswith(b'\x89PNG')
   told = json.loads((folder / 'heterogeneity.json').read_text())
   sizes = [
-    len(device['indices'])
-    for device in json.loads((folder / 'manifest.json').read_text())['devices']
+    len(client['indices'])
+    for client in json.loads((folder / 'manifest.json').read_text())['clients']
   ]
-  assert told['num_devices'] == len(sizes) == 20
+  assert told['num_clients'] == len(sizes) == 20
   assert told['sizes']['mean'] == pytest.approx(np.mean(sizes))
   assert told['labels']['max'] == 7
-  assert outcome.out.startswith('devices          20\n')
+  assert outcome.out.startswith('clients          20\n')
   assert outcome.out.endswith(f'files            {folder}\n')
 
 
@@ -100,16 +102,16 @@ def test_flags_are_arguments(spread, sample, name):
   assert spread_by(usual, sample).digest() != wanted.digest()
 
 
-@pytest.mark.parametrize('name', names.PARTITIONS)
+@pytest.mark.parametrize('name', choices.PARTITIONS)
 def test_settings_are_those_that_matter(spread, sample, monkeypatch, name):
-  monkeypatch.setattr(sources, 'load', lambda *args: by_writers(sample))
-  unused = ['--max_labels=3', '--shards_per_device=4', '--min_examples=2']
+  monkeypatch.setattr(registry, 'load', lambda *args: by_writers(sample))
+  unused = ['--max_labels=3', '--shards_per_client=4', '--min_examples=2']
   outcome, path = spread(f'--partition={name}', *unused)
   assert outcome.code == 0, outcome.err
   settings = json.loads(path.read_text())['partition']
   assert settings.pop('partition') == name
   assert ' '.join(settings) == SETTINGS[name]
-  defaults = {'max_labels': 3, 'shards_per_device': 4, 'min_examples': 2}
+  defaults = {'max_labels': 3, 'shards_per_client': 4, 'min_examples': 2}
   assert all(settings[k] == v for k, v in defaults.items() if k in settings)
 
 
@@ -139,17 +141,17 @@ def test_default_folder(call, tmp_path, monkeypatch):
 
 
 def test_clients(spread, sample, monkeypatch):
-  monkeypatch.setattr(sources, 'load', lambda *args: by_writers(sample))
+  monkeypatch.setattr(registry, 'load', lambda *args: by_writers(sample))
   outcome, path = spread('--partition=client', '--min_examples=11')
   assert outcome.code == 0, outcome.err
   clients = spread_by(path, sample)
   assert clients.client_ids == ['most', 'some']
   assert clients.sizes.tolist() == [2990, 1000]
-  assert spread('--partition=client', '--num_devices=3')[0].code == 0
+  assert spread('--partition=client', '--num_clients=3')[0].code == 0
   for arguments, told in (
     (
-      ['--num_devices=4'],
-      '--num_devices=4: must be 3 or left out: --partition=client has so many ',
+      ['--num_clients=4'],
+      '--num_clients=4: must be 3 or left out: --partition=client has so many ',
     ),
     (['--min_examples=3000'], '--min_examples=3000: no client has so many '),
   ):
@@ -170,24 +172,24 @@ BAD = [
   ),
   (
     '--partition=manifest:wrong.json',
-    "--partition=manifest:wrong.json: device 0 ('a'): index 4000 must be in ",
+    "--partition=manifest:wrong.json: client 0 ('a'): index 4000 must be in ",
   ),
   (
     '--partition=manifest:mnist.json',
     '--partition=manifest:mnist.json: is made for --dataset=mnist, not mnist_s',
   ),
   (
-    '--partition=manifest:good.json --num_devices=2',
-    '--num_devices=2: must be 1 or left out: --partition=manifest:good.json ',
+    '--partition=manifest:good.json --num_clients=2',
+    '--num_clients=2: must be 1 or left out: --partition=manifest:good.json ',
   ),
   ('--dirichlet_alpha=0', '--dirichlet_alpha=0.0: must be a number in [1e-09,'),
   ('--dirichlet_alpha=x', '--dirichlet_alpha=x: must be a number'),
-  ('--shards_per_device=0', '--shards_per_device=0: must be a whole number >='),
+  ('--shards_per_client=0', '--shards_per_client=0: must be a whole number >='),
   ('--quantity_sigma=-1', '--quantity_sigma=-1.0: must be a number in [0, 100'),
   ('--biased_fraction=2', '--biased_fraction=2.0: must be a number in [0, 1]'),
   ('--biased_label=-1', '--biased_label=-1: must be a whole number >= 0'),
   ('--min_examples=0', '--min_examples=0: must be a whole number >= 1'),
-  ('--num_devices=0', '--num_devices=0: must be a whole number >= 1'),
+  ('--num_clients=0', '--num_clients=0: must be a whole number >= 1'),
 ]
 ONLY_HERE = [
   (
@@ -223,12 +225,12 @@ def fill(folder):
     'num_classes': 10,
     'num_examples': 4000,
     'labels_sha256': '',
-    'devices': [{'id': 'a', 'indices': [3999], 'label_counts': {}}],
+    'clients': [{'id': 'a', 'indices': [3999], 'label_counts': {}}],
   }
   (folder / 'good.json').write_text(json.dumps(manifest))
   other = manifest | {'dataset': 'mnist'}
   (folder / 'mnist.json').write_text(json.dumps(other))
-  manifest['devices'][0]['indices'] = [4000]
+  manifest['clients'][0]['indices'] = [4000]
   (folder / 'wrong.json').write_text(json.dumps(manifest))
   return programs.snapshot(folder)
 
@@ -312,12 +314,12 @@ def train(call, tmp_path, dense, monkeypatch):
 
 
 def metrics(run):
-  [row] = records.read_csv(run / 'metrics.csv')
-  return {k: v for k, v in row.items() if k not in records.MEASURED}
+  [row] = metrics_log.read_csv(run / 'metrics.csv')
+  return {k: v for k, v in row.items() if k not in metrics_log.MEASURED}
 
 
 def test_training_by_manifest(spread, train):
-  flags = ('--partition=dirichlet', '--num_devices=3', '--mean_examples=40')
+  flags = ('--partition=dirichlet', '--num_clients=3', '--mean_examples=40')
   _, path = spread(*flags)
   by_flags, by_file = (
     train(*flags, name='flags'),
@@ -325,13 +327,13 @@ def test_training_by_manifest(spread, train):
   )
   assert by_flags[0].code == by_file[0].code == 0
   assert metrics(by_flags[1]) == metrics(by_file[1])
-  told = records.read_hparams(by_file[1])['flags']
-  assert told['num_devices'] == 3
+  told = metrics_log.read_hparams(by_file[1])['flags']
+  assert told['num_clients'] == 3
   assert told['partition'] == f'manifest:{path}'
 
 
 def test_another_manifest_of_the_same_name(spread, train):
-  flags = ('--partition=shards', '--num_devices=3')
+  flags = ('--partition=shards', '--num_clients=3')
   _, path = spread(*flags)
   again = (f'--partition=manifest:{path}', '--rounds=2')
   assert train(f'--partition=manifest:{path}')[0].code == 0
@@ -340,33 +342,33 @@ def test_another_manifest_of_the_same_name(spread, train):
   outcome, run = train(*again, '--rounds=3')
   assert outcome.code == 2
   assert 'made with other flags (partition_sha256 was ' in outcome.err
-  assert len(records.read_csv(run / 'metrics.csv')) == 2
+  assert len(metrics_log.read_csv(run / 'metrics.csv')) == 2
 
 
 def test_manifest_that_changes_while_a_program_starts(spread, sample):
-  flags = ('--partition=shards', '--num_devices=3')
+  flags = ('--partition=shards', '--num_clients=3')
   _, path = spread(*flags)
   given = {'partition': f'manifest:{path}', 'dataset': 'mnist_sample'}
-  given |= {'num_devices': None, 'mean_examples': None}
+  given |= {'num_clients': None, 'mean_examples': None}
   values = given | partitioning.complete(given)
-  assert partitioning.clients(values, sample)[0].num_devices == 3
+  assert partitioning.clients(values, sample)[0].num_clients == 3
   spread(*flags, '--seed=1')
   with pytest.raises(errors.InputError, match=r'json: was changed meanwhile$'):
     partitioning.clients(values, sample)
 
 
 def test_training_by_client(train, sample, monkeypatch):
-  monkeypatch.setattr(sources, 'load', lambda *args: by_writers(sample))
+  monkeypatch.setattr(registry, 'load', lambda *args: by_writers(sample))
   outcome, run = train('--partition=client', '--min_examples=20')
   assert outcome.code == 0, outcome.err
   assert metrics(run)['selected'] == 2
-  assert records.read_hparams(run)['flags']['num_devices'] is None
+  assert metrics_log.read_hparams(run)['flags']['num_clients'] is None
   outcome, other = train(
-    '--partition=client', '--devices_per_round=4', name='too_many'
+    '--partition=client', '--clients_per_round=4', name='too_many'
   )
   check(
     outcome,
     'train',
-    '--devices_per_round=4: must be at most the number of devices, 3',
+    '--clients_per_round=4: must be at most the number of clients, 3',
   )
   assert not other.exists()

@@ -4,10 +4,13 @@ import shutil
 import pytest
 
 from binaries import building, common, reproduce_flags, running, train
-from safl_tf import errors, plots, records
-from safl_tf.reproduction import experiments, parts
+from safl_tf.experiments.paper import experiments
+from safl_tf.experiments.paper import runs as runs_lib
+from safl_tf.reporting import plots
+from safl_tf.training import metrics_log
+from safl_tf.util import errors
 from tests.binaries import programs
-from tests.reproduction import made
+from tests.experiments.paper import make_runs as made
 
 NAMES = list(experiments.EXPERIMENTS)
 PARTS = ['fedavg', 'safl'] + [
@@ -57,9 +60,9 @@ def test_what_it_leaves(done):
   files = {'report.md', 'report.html', 'values.csv', 'figures', '.lock'}
   assert {path.name for path in done.iterdir()} == runs | files
   for name in runs:
-    rows = records.read_csv(done / name / 'metrics.csv')
+    rows = metrics_log.read_csv(done / name / 'metrics.csv')
     assert [row['round'] for row in rows] == [1, 2, 3]
-    flags = records.read_hparams(done / name)['flags']
+    flags = metrics_log.read_hparams(done / name)['flags']
     assert (flags['dataset'], flags['seed']) == ('mnist_sample', 0)
   assert (done / 'figures' / 'search.png').read_bytes().startswith(b'\x89PNG')
   assert not list(done.rglob('.partial-*')) and not list(done.rglob('export'))
@@ -68,7 +71,7 @@ def test_what_it_leaves(done):
 def test_what_one_reads(done):
   text = (done / 'report.md').read_text()
   assert 'Scale smoke. Seed 0. 5 of 5 runs are finished' in text
-  rows = records.read_csv(done / 'safl_seed0' / 'metrics.csv')
+  rows = metrics_log.read_csv(done / 'safl_seed0' / 'metrics.csv')
   sent = sum(row['uploaded'] for row in rows)
   last = f'{100 * rows[-1]["test_accuracy"]:.1f}'
   line = re.search(r'\| up to round 3 for 80 .*', text).group()
@@ -310,7 +313,7 @@ def job(name, scale, *flags):
   return found
 
 
-@pytest.mark.parametrize('scale', parts.SCALES)
+@pytest.mark.parametrize('scale', runs_lib.SCALES)
 @pytest.mark.parametrize('name', NAMES)
 def test_flags_are_those_of_safl_train(name, scale, tmp_path):
   data, clips = f'--data_dir={tmp_path}', f'--speech_dir={tmp_path}'
@@ -390,7 +393,7 @@ def test_without_tensorflow(flag):
     lines = out.splitlines()
     assert lines[0].split() == [
       *('experiment', 'in', 'the', 'paper', 'what', 'it', 'shows'),
-      *parts.SCALES,
+      *runs_lib.SCALES,
     ]
     assert re.fullmatch(
       r'uploads +Table VI +Uploads .* \d+ min +\d+ s', lines[7]

@@ -8,12 +8,15 @@ import time
 
 import pytest
 
-from safl_tf import checkpoints, errors, export, files, plots, records, store
+from safl_tf.core import client_store
+from safl_tf.reporting import plots
+from safl_tf.training import checkpoint, export, metrics_log
+from safl_tf.util import atomic_io, errors
 from tests.binaries import programs
 
 ROUNDS = 22
 COMMAND = (
-  '--num_devices=16',
+  '--num_clients=16',
   '--mean_examples=60',
   '--jit_compile=false',
   f'--rounds={ROUNDS}',
@@ -46,23 +49,23 @@ def wide(tmp_path_factory):
 
 def without_times(run):
   return [
-    {k: v for k, v in row.items() if k not in records.MEASURED}
-    for row in records.read_csv(run / 'metrics.csv')
+    {k: v for k, v in row.items() if k not in metrics_log.MEASURED}
+    for row in metrics_log.read_csv(run / 'metrics.csv')
   ]
 
 
 def newest(run):
   """The round and all arrays of the newest checkpoint."""
-  start = store.DeviceStore(lambda k: None)
-  found = checkpoints.Checkpoints(run / 'checkpoints').restore_latest(start)
-  return found.round_number, {**found.arrays, **found.devices.to_arrays()}
+  start = client_store.ClientStore(lambda k: None)
+  found = checkpoint.Checkpoints(run / 'checkpoints').restore_latest(start)
+  return found.round_number, {**found.arrays, **found.clients.to_arrays()}
 
 
 def check_equal(run, reference):
-  """Bit for bit: the global model, the devices' models and the metrics."""
+  """Bit for bit: the global model, the clients' models and the metrics."""
   (t, ours), (wanted, theirs) = newest(run), newest(reference)
   assert t == wanted
-  assert set(ours) == set(theirs) >= {'z_bar', 'device_models'}
+  assert set(ours) == set(theirs) >= {'z_bar', 'client_models'}
   for name, array in theirs.items():
     assert ours[name].dtype == array.dtype
     assert ours[name].tobytes() == array.tobytes()
@@ -197,12 +200,12 @@ def test_all_checkpoints_corrupt(run, again):
   assert 'all checkpoints are corrupt' in outcome.err
   assert outcome.err.count('\n') == 1
   assert programs.snapshot(run / 'checkpoints') == before
-  assert len(records.read_csv(run / 'metrics.csv')) == 4
+  assert len(metrics_log.read_csv(run / 'metrics.csv')) == 4
 
 
 def test_folder_in_use(run, again):
   before = programs.snapshot(run)
-  with files.run_lock(run):
+  with atomic_io.run_lock(run):
     outcome = again('--rounds=6')
   assert outcome.code == 2
   assert outcome.err == (
@@ -216,7 +219,7 @@ def test_export_is_under_the_lock(run, again, monkeypatch):
   def export_while_locked(*args):
     with (
       pytest.raises(errors.InputError, match='another process'),
-      files.run_lock(run),
+      atomic_io.run_lock(run),
     ):
       pass
     exports.append(args)

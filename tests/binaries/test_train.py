@@ -6,28 +6,30 @@ import numpy as np
 import pytest
 
 from binaries import training_flags
-from safl_tf import checkpoints, export, plots, records, store
+from safl_tf.core import client_store
+from safl_tf.reporting import plots
+from safl_tf.training import checkpoint, export, metrics_log
 from tests.binaries import programs
 
 PRESETS = sorted((programs.ROOT / 'binaries' / 'presets').glob('*.flags'))
 
 
 def rows(run):
-  return records.read_csv(run / 'metrics.csv')
+  return metrics_log.read_csv(run / 'metrics.csv')
 
 
 def without_times(run):
   return [
-    {k: v for k, v in row.items() if k not in records.MEASURED}
+    {k: v for k, v in row.items() if k not in metrics_log.MEASURED}
     for row in rows(run)
   ]
 
 
 def newest(run):
-  """The arrays of the newest checkpoint, the devices' among them."""
-  start = store.DeviceStore(lambda k: None)
-  found = checkpoints.Checkpoints(run / 'checkpoints').restore_latest(start)
-  return {**found.arrays, **found.devices.to_arrays()}
+  """The arrays of the newest checkpoint, the clients' among them."""
+  start = client_store.ClientStore(lambda k: None)
+  found = checkpoint.Checkpoints(run / 'checkpoints').restore_latest(start)
+  return {**found.arrays, **found.clients.to_arrays()}
 
 
 @pytest.fixture
@@ -61,7 +63,7 @@ def test_what_a_run_leaves(finished):
   assert hparams['flags']['model'] == 'lenet5'
   assert set(hparams['versions']) >= {'python', 'tensorflow', 'keras', 'numpy'}
   lines = (finished / 'metrics.csv').read_text().splitlines()
-  assert lines[0] == ','.join(records.COLUMNS)
+  assert lines[0] == ','.join(metrics_log.COLUMNS)
   assert [row['round'] for row in rows(finished)] == [1, 2]
   assert all(row['uploaded'] == row['selected'] == 4 for row in rows(finished))
   assert rows(finished)[-1]['test_accuracy'] > 0.6
@@ -157,7 +159,7 @@ def test_stop_at_accuracy(train):
     '--mix_granularity=model',
     '--partition=iid',
     '--init=shared',
-    '--devices_per_round=2',
+    '--clients_per_round=2',
     '--seed=1',
     '--executor=serial',
     '--jit_compile=true',
@@ -178,7 +180,7 @@ def test_options(train, usual, flag):
   else:
     assert np.abs(result - other).max() > 1e-5
   assert (rows(run)[-1]['q_p50'] is None) == ('extended' not in value)
-  assert rows(run)[-1]['selected'] == (2 if name == 'devices_per_round' else 4)
+  assert rows(run)[-1]['selected'] == (2 if name == 'clients_per_round' else 4)
 
 
 @pytest.fixture(scope='module')
@@ -215,14 +217,14 @@ def blocks():
 def test_own_model(train, tmp_path, call):
   import keras
 
-  from safl_tf import run_folder
+  from safl_tf.training import run_directory
 
   model = blocks()
   model.save(tmp_path / 'blocks.keras')
   arguments = ('--algorithm=fedavg', '--init=shared', '--learning_rate=1e-30')
   outcome, run = train(*arguments, model=tmp_path / 'blocks.keras')
   assert outcome.code == 0, outcome.err
-  loaded = run_folder.load(run)
+  loaded = run_directory.load(run)
   assert isinstance(loaded.model, keras.Model) and not loaded.from_logits
   # Nothing is learned: what remains are the weights of the file. Only the
   # statistics of batch normalization, which start from there too, have moved.
@@ -247,10 +249,10 @@ def test_own_model(train, tmp_path, call):
   assert 'made with other flags (model_sha256 was ' in outcome.err
 
 
-def test_device_table(train):
-  outcome, run = train('--device_table')
+def test_client_table(train):
+  outcome, run = train('--client_table')
   assert outcome.code == 0
-  assert len((run / 'devices.csv').read_text().splitlines()) == 1 + 4
+  assert len((run / 'clients.csv').read_text().splitlines()) == 1 + 4
 
 
 def test_export_of_a_run(train, monkeypatch):
@@ -289,18 +291,18 @@ def test_export_that_fails(train, monkeypatch, error):
   assert 'Traceback' not in outcome.err
   assert f'files          {run}\n' in outcome.out
   assert [row['round'] for row in rows(run)] == [1, 2]
-  assert len(newest(run)['device_ids']) == 4
+  assert len(newest(run)['client_ids']) == 4
   assert (run / 'plotted').exists()
   assert list((run / 'export').iterdir()) == []
 
 
 def test_ctrl_c(train, monkeypatch):
-  from safl_tf import simulation
+  from safl_tf.training import loop
 
   def stop(*args):
     raise KeyboardInterrupt
 
-  monkeypatch.setattr(simulation, 'run', stop)
+  monkeypatch.setattr(loop, 'run', stop)
   outcome, _ = train()
   assert outcome.code == 130
   assert outcome.err == 'safl-train: stopped; the same command goes on\n'
@@ -315,10 +317,10 @@ def test_presets(preset, monkeypatch):
   values = training_flags.values()
   name, _, size = preset.stem.rpartition('_')
   if size.startswith('n'):
-    assert values['num_devices'] == int(size[1:])
+    assert values['num_clients'] == int(size[1:])
   elif size != 'small':
     name = preset.stem
-    assert values['num_devices'] == 80
+    assert values['num_clients'] == 80
   assert values['dataset'] == name
   assert values['experiment'] == f'safl_{name}'
   assert values['model'] == ('lenet5' if name == 'mnist' else 'light_vgg')

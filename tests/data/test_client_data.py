@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from safl_tf import errors
 from safl_tf.data import client_data, partition
+from safl_tf.util import errors
 
 ClientData = client_data.ClientData
 
@@ -32,7 +32,7 @@ def test_what_it_holds():
   assert data.x is X  # held once, not copied
   assert data.y.dtype == np.int32
   assert data.client_ids == ['0', '1', '2']
-  assert data.num_devices == len(data) == 3
+  assert data.num_clients == len(data) == 3
   assert data.num_classes == 3
   assert data.total_examples == 7
   assert data.sizes.dtype == np.int64
@@ -40,7 +40,7 @@ def test_what_it_holds():
   assert data.indices(1).dtype == np.int32
   assert [data.indices(k).tolist() for k in range(3)] == PARTS
   assert data.num_examples('1') == 3
-  assert repr(data) == 'ClientData(3 devices, 7 examples of 6, 3 classes)'
+  assert repr(data) == 'ClientData(3 clients, 7 examples of 6, 3 classes)'
 
 
 def test_label_counts():
@@ -72,7 +72,7 @@ def test_given_names_become_strings():
   assert data.num_examples('7') == 3
 
 
-def test_many_devices_cost_index_lists_only():
+def test_many_clients_cost_index_lists_only():
   x = np.zeros((1000, 28, 28, 1), np.uint8)
   y = np.arange(1000) % 10
   split = partition.iid(5000, mean_examples=3, variance_examples=0)
@@ -152,19 +152,19 @@ BAD_ARRAYS = {
   'classes': ({'num_classes': 0}, 'num_classes=0: .* whole number >= 1'),
   'no examples': (
     {'partition': [[0], []], 'client_ids': 'ab'},
-    'partition=no examples for device b: ',
+    'partition=no examples for client b: ',
   ),
   'outside': (
     {'partition': [[0, 1], [2, 6]]},
-    r'partition=row 6 for device 1: must be in \[0, 5\]',
+    r'partition=row 6 for client 1: must be in \[0, 5\]',
   ),
-  'below': ({'partition': [[0], [-1]]}, 'partition=row -1 for device 1: '),
-  'mask': ({'partition': [Y == 0]}, r'partition=bool \[6\] for device 0: '),
-  'not lists': ({'partition': [0, 1]}, r'partition=int64 \[\] for device 0: '),
-  'no devices': ({'partition': []}, 'partition=no devices: '),
+  'below': ({'partition': [[0], [-1]]}, 'partition=row -1 for client 1: '),
+  'mask': ({'partition': [Y == 0]}, r'partition=bool \[6\] for client 0: '),
+  'not lists': ({'partition': [0, 1]}, r'partition=int64 \[\] for client 0: '),
+  'no clients': ({'partition': []}, 'partition=no clients: '),
   'no partition': ({'partition': 3}, 'partition=3: must be a function or '),
   'names twice': ({'client_ids': ['a', 'b', 'a']}, 'client_ids=a: .*once'),
-  'few names': ({'client_ids': ['a']}, 'client_ids=1 names: .* 3 devices'),
+  'few names': ({'client_ids': ['a']}, 'client_ids=1 names: .* 3 clients'),
 }
 
 
@@ -242,7 +242,7 @@ def test_bad_datasets():
       ClientData.from_clients({'a': dataset})
 
 
-def test_unknown_device():
+def test_unknown_client():
   data = small()
   with pytest.raises(errors.InputError, match=r"^client_id='9': .*0, 1, 2"):
     data.num_examples('9')

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from safl_tf import errors, files
 from safl_tf.data import heterogeneity
+from safl_tf.util import atomic_io, errors
 
 COUNTS = np.array([[4, 0, 0, 0], [2, 2, 0, 0], [3, 3, 3, 3], [0, 0, 1, 7]])
 
@@ -20,7 +20,7 @@ def make_counts(n, C=10):
 
 def test_by_hand():
   found = heterogeneity.report(COUNTS)
-  assert (found.num_devices, found.num_classes) == (4, 4)
+  assert (found.num_clients, found.num_classes) == (4, 4)
   assert found.total_examples == 28
   sizes = [4, 4, 12, 8]
   assert found.sizes == heterogeneity.Spread(7, np.std(sizes), 4, 12)
@@ -49,7 +49,7 @@ def test_sizes_by_their_definition():
 
 
 @pytest.mark.parametrize('n', [1, 2, 50])
-def test_devices_that_are_alike(n):
+def test_clients_that_are_alike(n):
   found = heterogeneity.report(np.full((n, 8), 5))
   assert found.size_gini == 0
   assert found.entropy == heterogeneity.Spread(3, 0, 3, 3)
@@ -58,7 +58,7 @@ def test_devices_that_are_alike(n):
   assert (found.pair_distance, found.pairs) == (0, n * (n - 1) // 2)
 
 
-def test_devices_with_nothing_in_common():
+def test_clients_with_nothing_in_common():
   found = heterogeneity.report(np.diag([1, 10, 1000]))
   assert found.pair_distance == 1
   assert found.entropy == heterogeneity.Spread(0, 0, 0, 0)
@@ -96,7 +96,7 @@ def test_random_pairs():
     assert found.entropy == exact.entropy
 
 
-def test_no_device_is_paired_with_itself():
+def test_no_client_is_paired_with_itself():
   found = heterogeneity.report(np.eye(5, dtype=int), max_pairs=9)
   assert (found.pair_distance, found.pairs) == (1, 9)
 
@@ -112,23 +112,23 @@ def test_blocks(monkeypatch):
 
 def test_text():
   lines = str(heterogeneity.report(COUNTS)).splitlines()
-  assert lines[0] == 'devices          4'
+  assert lines[0] == 'clients          4'
   assert lines[1] == 'examples         28 in total'
-  assert lines[2] == '  on a device    7.0 ± 3.3 (4 to 12); Gini 0.250'
+  assert lines[2] == '  on a client    7.0 ± 3.3 (4 to 12); Gini 0.250'
   assert lines[3] == 'labels           4'
-  assert lines[4] == '  on a device    2.2 ± 1.1 (1 to 4)'
+  assert lines[4] == '  on a client    2.2 ± 1.1 (1 to 4)'
   assert lines[5].startswith('  their entropy  0.89 ± 0.73 (0 to 2) bits; 44% ')
   assert lines[8].endswith(' 0.729, mean of all pairs')
   assert max(map(len, lines)) <= 80
   many = heterogeneity.report(make_counts(1000))
   assert 'mean of 200,000 random pairs' in str(many)
   one = heterogeneity.report(COUNTS[:1])
-  assert str(one).endswith('\n  of two devices -')
+  assert str(one).endswith('\n  of two clients -')
 
 
 def test_json():
   found = heterogeneity.report(COUNTS)
-  text = files.to_json(dataclasses.asdict(found))
+  text = atomic_io.to_json(dataclasses.asdict(found))
   assert '"size_gini": 0.25' in text and 'NaN' not in text
 
 
@@ -137,8 +137,8 @@ def test_json():
   [
     (np.zeros((0, 3), int), r'array of shape \[0, 3\]'),
     (np.ones(3, int), r'array of shape \[3\]'),
-    (np.array([[1, 0], [0, 0]]), 'a device without examples'),
-    (np.array([[3, -1]]), 'a device without examples'),
+    (np.array([[1, 0], [0, 0]]), 'a client without examples'),
+    (np.array([[3, -1]]), 'a client without examples'),
   ],
 )
 def test_counts_that_are_none(counts, told):

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from safl_tf import errors, seeds
+from safl_tf.core import seeds
 from safl_tf.rules import gate
+from safl_tf.util import errors
 
 VECTORS = [  # h_global, h_local, nu, delta, q
   (0.9, 0.95, 0.1, 0.027027, 0.763173),
@@ -26,7 +27,7 @@ def decide(h_global, h_local, nu):
 
 
 def sent(h_global, h_local, nu, total, jit_compile=False):
-  """Whether the device uploads, for each of many seeds."""
+  """Whether the client uploads, for each of many seeds."""
   keys = [seeds.pair(0, seeds.Role.GATE, i) for i in range(total)]
   rule = gate.accuracy_gap(nu).decide
 

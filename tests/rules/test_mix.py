@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from safl_tf import errors, seeds
-from safl_tf.rules import fuse, mix
+from safl_tf.core import seeds
+from safl_tf.rules import aggregate, mix
+from safl_tf.util import errors
 
 PROBABILITIES = [  # L, t, p
   (80, 1, 0.9876),
@@ -32,7 +33,7 @@ def seed(*indices):
 
 
 def draw_u(rule, t, size=N, key=None):
-  """u itself: what a device with z = 0 makes of z_bar = 1."""
+  """u itself: what a client with z = 0 makes of z_bar = 1."""
   key = seed(t, 0) if key is None else key
   return rule(key, float(t), tf.ones(size), tf.zeros(size)).w.numpy()
 
@@ -179,7 +180,7 @@ def test_mixing_right_after_an_aggregation_is_unbiased():
   m = np.array([100, 300, 50, 550])
   eta = m / m.sum()
   z = rng.normal(size=(4, 200)).astype(np.float32)
-  z_bar = fuse.weighted_mean(m, z)
+  z_bar = aggregate.weighted_mean(m, z)
   rule = tf.function(mix.anneal(epsilon, 80))
   total = np.zeros(200)
   for i in range(draws):

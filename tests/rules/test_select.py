@@ -3,19 +3,19 @@ import math
 import numpy as np
 import pytest
 
-from safl_tf import errors
 from safl_tf.rules import select
+from safl_tf.util import errors
 
 
 @pytest.mark.parametrize('fraction', [0.001, 0.1, 0.25, 0.5, 0.777, 1.0])
 @pytest.mark.parametrize('n', [1, 2, 7, 100])
-def test_number_of_devices(fraction, n):
+def test_number_of_clients(fraction, n):
   ids = select.uniform(fraction)(0, 1, n)
   assert len(ids) == max(1, round(fraction * n))
 
 
 def test_number_given():
-  rule = select.uniform(devices_per_round=3)
+  rule = select.uniform(clients_per_round=3)
   assert [len(rule(0, t, 10)) for t in range(1, 5)] == [3] * 4
   np.testing.assert_array_equal(rule(0, 1, 3), [0, 1, 2])
 
@@ -28,7 +28,7 @@ def test_ids_are_sorted_unique_and_in_range():
     assert ids[0] >= 0 and ids[-1] < 21
 
 
-def test_all_devices():
+def test_all_clients():
   np.testing.assert_array_equal(select.uniform()(3, 8, 5), np.arange(5))
 
 
@@ -44,7 +44,7 @@ def test_function_of_seed_and_round_only():
 def test_uniform():
   stats = pytest.importorskip('scipy.stats')
   n, s, rounds = 20, 5, 4000
-  rule = select.uniform(devices_per_round=s)
+  rule = select.uniform(clients_per_round=s)
   draws = np.array([rule(0, t, n) for t in range(rounds)])
   counts = np.bincount(draws.ravel(), minlength=n)
   # Without replacement counts vary less than multinomial ones, by the factor
@@ -59,8 +59,8 @@ def test_uniform():
 
 
 def test_too_many():
-  with pytest.raises(errors.InputError, match=r'^devices_per_round=6: .* 5$'):
-    select.uniform(devices_per_round=6)(0, 1, 5)
+  with pytest.raises(errors.InputError, match=r'^clients_per_round=6: .* 5$'):
+    select.uniform(clients_per_round=6)(0, 1, 5)
 
 
 @pytest.mark.parametrize(
@@ -69,8 +69,8 @@ def test_too_many():
     ('fraction', 0),
     ('fraction', 1.5),
     ('fraction', math.nan),
-    ('devices_per_round', 0),
-    ('devices_per_round', 2.5),
+    ('clients_per_round', 0),
+    ('clients_per_round', 2.5),
   ],
 )
 def test_refused(argument, value):

@@ -5,25 +5,23 @@ from collections.abc import Callable
 
 import numpy as np
 
-from safl_tf import checks, errors
+from safl_tf.data import client_data
+from safl_tf.util import errors, validation
 
-# partition(y, num_classes): y is int [N] with labels in 0..num_classes-1; the
-# result holds one int32 array of indices into y per device. A partition that
-# knows what devices are called has the attribute `client_ids`.
-Partition = Callable[[np.ndarray, int], list[np.ndarray]]
+Partition = client_data.Partition
 
 
 def size_rule(
-  num_devices: int, mean_examples: float | None, variance_examples: float
+  num_clients: int, mean_examples: float | None, variance_examples: float
 ) -> Callable[[np.random.Generator, int], int]:
   """`size(rng, N)` draws m_k for a data set of N examples."""
   if mean_examples is not None:
-    checks.real('mean_examples', mean_examples, low=0, open_low=True)
-  variance = checks.real('variance_examples', variance_examples, low=0)
+    validation.real('mean_examples', mean_examples, low=0, open_low=True)
+  variance = validation.real('variance_examples', variance_examples, low=0)
   deviation = math.sqrt(variance)
 
   def size(rng: np.random.Generator, total: int) -> int:
-    mean = total / num_devices if mean_examples is None else mean_examples
+    mean = total / num_clients if mean_examples is None else mean_examples
     return max(math.floor(rng.normal(mean, deviation)), 1)
 
   return size
@@ -49,11 +47,11 @@ def deal(
 
   Args:
     rng: for the order.
-    owners: int [M], the device that gets each row; all of 0..n-1 are there.
+    owners: int [M], the client that gets each row; all of 0..n-1 are there.
     rows: int [M].
 
   Returns:
-    One int32 array for each device.
+    One int32 array for each client.
   """
   shuffled = rng.permutation(len(rows))
   order = shuffled[np.argsort(owners[shuffled], kind='stable')]

@@ -1,15 +1,15 @@
 """Partitions as files, to be looked at, kept and used again.
 
-A manifest is JSON with one device per line:
+A manifest is JSON with one client per line:
 
   {
   "format": "safl_tf partition 1",
   "dataset": "mnist",
-  "partition": {"partition": "iid", "num_devices": 80, "seed": 0},
+  "partition": {"partition": "iid", "num_clients": 80, "seed": 0},
   "num_classes": 10,
   "num_examples": 60000,
   "labels_sha256": "...",
-  "devices": [
+  "clients": [
   {"id":"0","indices":[52,7,...],"label_counts":{"3":20,...}},
   ...
   ]
@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from safl_tf import checks, errors
+from safl_tf.util import errors, validation
 
 if TYPE_CHECKING:
   from safl_tf.data import client_data
@@ -44,7 +44,7 @@ _KEYS = {
   'num_classes': int,
   'num_examples': int,
   'labels_sha256': str,
-  'devices': list,
+  'clients': list,
 }
 _DEVICE_KEYS = {'id': str, 'indices': list, 'label_counts': dict}
 _KINDS = {
@@ -67,7 +67,7 @@ class Manifest:
     num_classes: labels are in 0..num_classes-1.
     num_examples: N.
     labels_sha256: of the labels.
-    client_ids: the devices' names.
+    client_ids: the clients' names.
     parts: the examples of each, int32.
     label_counts: how many of which label each holds.
   """
@@ -126,20 +126,20 @@ def from_manifest(path: str | os.PathLike[str]) -> Manifest:
   found = _parse(path, data)
   for key in ('num_classes', 'num_examples'):
     try:
-      checks.integer(key, found[key], low=1)
+      validation.integer(key, found[key], low=1)
     except errors.InputError as error:
       raise _wrong(path, str(error)) from None
-  if not found['devices']:
-    raise _wrong(path, 'devices must hold at least one')
+  if not found['clients']:
+    raise _wrong(path, 'clients must hold at least one')
   parts: dict[str, np.ndarray] = {}
-  for k, device in enumerate(found['devices']):
+  for k, client in enumerate(found['clients']):
     try:
-      _check_keys(device, _DEVICE_KEYS)
-      if device['id'] in parts:
+      _check_keys(client, _DEVICE_KEYS)
+      if client['id'] in parts:
         raise ValueError('id must be there only once')
-      parts[device['id']] = _indices(device['indices'], found['num_examples'])
+      parts[client['id']] = _indices(client['indices'], found['num_examples'])
     except ValueError as error:
-      name = device.get('id') if isinstance(device, dict) else None
+      name = client.get('id') if isinstance(client, dict) else None
       raise _wrong(path, f'{_name(k, name)}: {error}') from None
   return Manifest(
     path=path,
@@ -151,7 +151,7 @@ def from_manifest(path: str | os.PathLike[str]) -> Manifest:
     labels_sha256=found['labels_sha256'],
     client_ids=list(parts),
     parts=list(parts.values()),
-    label_counts=[device['label_counts'] for device in found['devices']],
+    label_counts=[client['label_counts'] for client in found['clients']],
   )
 
 
@@ -176,7 +176,7 @@ def to_manifest(
     'labels_sha256': labels_sha256(clients.y),
   }
   head = [f'{json.dumps(key)}: {json.dumps(about[key])},' for key in about]
-  devices = [
+  entries = [
     json.dumps(
       {
         'id': name,
@@ -187,7 +187,7 @@ def to_manifest(
     )
     for k, name in enumerate(clients.client_ids)
   ]
-  lines = ['{', *head, '"devices": [', ',\n'.join(devices), ']', '}', '']
+  lines = ['{', *head, '"clients": [', ',\n'.join(entries), ']', '}', '']
   return '\n'.join(lines)
 
 
@@ -229,7 +229,7 @@ def _check_keys(found: Any, kinds: Mapping[str, type]) -> None:
 
 
 def _indices(given: list[Any], total: int) -> np.ndarray:
-  """Checked rows of a device, int32."""
+  """Checked rows of a client, int32."""
   if not given:
     raise ValueError('indices must not be empty')
   if set(map(type, given)) != {int}:
@@ -241,8 +241,8 @@ def _indices(given: list[Any], total: int) -> np.ndarray:
 
 
 def _name(k: int, client_id: Any) -> str:
-  """What a device is called in a message."""
-  return f'device {k}' if client_id is None else f'device {k} ({client_id!r})'
+  """What a client is called in a message."""
+  return f'client {k}' if client_id is None else f'client {k} ({client_id!r})'
 
 
 def _wrong(path: str, told: str) -> errors.InputError:

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core.download import checksums
 
-from safl_tf.data.speech_commands import features, layout
+from safl_tf.data.speech_commands import archive, features
 
 URL = 'http://download.tensorflow.org/data/speech_commands_v0.01.tar.gz'
 
@@ -80,7 +80,7 @@ class SpeechCommandsV001(tfds.core.GeneratorBasedBuilder):
             dtype=np.int16,
             encoding=tfds.features.Encoding.BYTES,
           ),
-          'label': tfds.features.ClassLabel(names=layout.WORDS),
+          'label': tfds.features.ClassLabel(names=archive.WORDS),
           'speaker': tfds.features.Text(),
           'file': tfds.features.Text(),
         }
@@ -94,12 +94,12 @@ class SpeechCommandsV001(tfds.core.GeneratorBasedBuilder):
     self, dl_manager: tfds.download.DownloadManager
   ) -> dict[str, Iterator[tuple[str, dict[str, Any]]]]:
     folder = os.fspath(self._speech_dir or dl_manager.download_and_extract(URL))
-    clips = layout.find(folder)
+    clips = archive.find(folder)
     return {
       split: self._generate_examples(
         folder, [clip.name for clip in clips if clip.split == split]
       )
-      for split in layout.SPLITS
+      for split in archive.SPLITS
     }
 
   def _generate_examples(
@@ -108,7 +108,7 @@ class SpeechCommandsV001(tfds.core.GeneratorBasedBuilder):
     skipped = []
     for name in names:
       try:
-        audio = layout.read(folder, name)
+        audio = archive.read(folder, name)
       except features.ClipError as error:
         skipped.append(f'{name}: {error}')
         continue
@@ -116,9 +116,9 @@ class SpeechCommandsV001(tfds.core.GeneratorBasedBuilder):
         name,
         {
           'audio': audio,
-          'label': layout.word(name),
-          'speaker': layout.speaker(name),
+          'label': archive.word(name),
+          'speaker': archive.speaker(name),
           'file': name,
         },
       )
-    layout.tell_skipped(skipped, len(names))
+    archive.tell_skipped(skipped, len(names))

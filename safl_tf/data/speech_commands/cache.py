@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from safl_tf import errors, files
 from safl_tf.data.speech_commands import features
+from safl_tf.util import atomic_io, errors
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -63,7 +63,7 @@ def fetch(folder: str, key: Any, compute: Callable[[], Computed]) -> Computed:
   outcome = compute()
   try:
     os.makedirs(folder, exist_ok=True)
-    with files.replacing(path) as file:
+    with atomic_io.replacing(path) as file:
       np.savez(file, **vars(outcome))
   except OSError as error:
     logging.warning('the features are not kept: %s', error)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from safl_tf import errors
+from safl_tf.util import errors
 
 if TYPE_CHECKING:
   import tensorflow as tf

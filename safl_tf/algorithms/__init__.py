@@ -1,0 +1,1 @@
+"""Published algorithms, each a composition of rules."""

@@ -1,0 +1,51 @@
+"""ASTW (Chen, Sun, Jin 2020), alone and with SAFL's clients."""
+
+import dataclasses
+import math
+
+from safl_tf.algorithms import fed_avg, safl
+from safl_tf.core import algorithm
+from safl_tf.rules import aggregate
+
+
+def build_astw(
+  astw_base: float = math.e / 2,
+  astw_layerwise: bool | None = None,
+  fraction: float = 1.0,
+  clients_per_round: int | None = None,
+) -> algorithm.Algorithm:
+  """Builds ASTW: averages every client's last upload, older ones weigh less.
+
+  Args:
+    astw_base: the factor by which an upload's weight shrinks in every round.
+    astw_layerwise: whether clients upload deep layers in only a third of the
+      rounds; True if None.
+    fraction: R, the share of clients in a round.
+    clients_per_round: s, their number, instead of R.
+  """
+  layerwise = True if astw_layerwise is None else astw_layerwise
+  return dataclasses.replace(
+    fed_avg.build_fed_avg(fraction, clients_per_round),
+    aggregate=aggregate.temporal(astw_base, layerwise),
+  )
+
+
+def build_astw_safl(
+  epsilon: float = 0.3,
+  temperature: float = 80.0,
+  mix_granularity: str = 'element',
+  astw_base: float = math.e / 2,
+  astw_layerwise: bool | None = None,
+  fraction: float = 1.0,
+  clients_per_round: int | None = None,
+) -> algorithm.Algorithm:
+  """Builds ASTW-SAFL: SAFL's clients with ASTW's server.
+
+  `astw_layerwise` is False if None: the paper composes the weights only.
+  """
+  return dataclasses.replace(
+    safl.build_safl(
+      epsilon, temperature, mix_granularity, fraction, clients_per_round
+    ),
+    aggregate=aggregate.temporal(astw_base, bool(astw_layerwise)),
+  )

@@ -1,0 +1,1 @@
+"""FedMA: rounds that match the units of clients' models before averaging."""

@@ -1,0 +1,91 @@
+"""FedMA (Wang, Yurochkin et al. 2020) as an algorithm with its own driver."""
+
+import dataclasses
+
+from safl_tf.algorithms import fed_avg
+from safl_tf.algorithms.fed_ma import rounds
+from safl_tf.algorithms.fed_ma.matching import config
+from safl_tf.core import algorithm as algorithm_lib
+from safl_tf.core import client_trainer
+from safl_tf.rules import aggregate, gate, mix
+from safl_tf.util import errors
+
+
+class FedMA(config.MatchConfig):
+  """Runs FedMA's rounds in place of `FederatedProcess.next`."""
+
+  @property
+  def freezes(self) -> bool:
+    """Whether clients freeze the layers that are matched already."""
+    return self.schedule == 'layerwise'
+
+  def check(self, algorithm: algorithm_lib.Algorithm) -> None:
+    """Refuses rules that FedMA cannot be combined with."""
+    if algorithm.one_step or algorithm.pooled or algorithm.alone:
+      raise errors.InputError(
+        'driver', 'FedMA', 'cannot be combined with one_step, pooled or alone'
+      )
+    if _differs(algorithm.aggregate, aggregate.by_size()):
+      _refuse('aggregate', algorithm, 'FedMA is an aggregator; pass no other')
+    for name, default in (('mix', mix.replace()), ('gate', gate.always())):
+      if not _differs(getattr(algorithm, name), default):
+        continue
+      if self.matching == 'bbp':
+        _refuse(
+          name,
+          algorithm,
+          "FedMA with matching='bbp' changes the layers' widths, and models of "
+          'different shapes can be neither mixed nor compared; use '
+          "matching='hungarian' and schedule='oneshot'",
+        )
+      if self.schedule == 'layerwise':
+        _refuse(
+          name,
+          algorithm,
+          'FedMA with a layerwise schedule has no global model within a pass '
+          "to mix or compare with; use schedule='oneshot'",
+        )
+
+  def bind(
+    self,
+    trainer: client_trainer.ClientTrainer,
+    algorithm: algorithm_lib.Algorithm,
+  ) -> rounds.MatchedRounds:
+    """Returns the rounds of a process."""
+    return rounds.MatchedRounds(trainer, algorithm, self)
+
+
+def build_fed_ma(
+  fedma_matching: str = 'hungarian',
+  fedma_schedule: str = 'layerwise',
+  fedma_average: str = 'mean',
+  fedma_gamma: float = 7.0,
+  fraction: float = 1.0,
+  clients_per_round: int | None = None,
+) -> algorithm_lib.Algorithm:
+  """Builds FedMA: matched averaging.
+
+  Args:
+    fedma_matching: 'hungarian' keeps layer widths, 'bbp' may grow layers.
+    fedma_schedule: 'layerwise' or 'oneshot'.
+    fedma_average: 'mean' or 'map'.
+    fedma_gamma: how readily 'bbp' opens units.
+    fraction: R, the share of clients in a pass.
+    clients_per_round: s, their number, instead of R.
+  """
+  return dataclasses.replace(
+    fed_avg.build_fed_avg(fraction, clients_per_round),
+    driver=FedMA(
+      fedma_matching, fedma_schedule, fedma_average, gamma=fedma_gamma
+    ),
+  )
+
+
+def _differs(rule: object, default: object) -> bool:
+  describe = algorithm_lib.describe_rule
+  return describe(rule) != describe(default)
+
+
+def _refuse(name: str, algorithm: algorithm_lib.Algorithm, hint: str) -> None:
+  rule = algorithm_lib.describe_rule(getattr(algorithm, name))
+  raise errors.InputError(name, rule, hint)

@@ -1,0 +1,40 @@
+"""FedSGD (McMahan et al. 2017)."""
+
+import dataclasses
+
+from safl_tf.algorithms import fed_avg
+from safl_tf.core import algorithm
+from safl_tf.rules import gate, mix
+from safl_tf.util import errors
+
+
+def build_fed_sgd(
+  fraction: float = 1.0, clients_per_round: int | None = None
+) -> algorithm.Algorithm:
+  """Builds FedSGD: w ← w - α·Σ_k (m_k/Σ m)·g_k.
+
+  g_k is the gradient of the mean loss over all data of client k at the global
+  model w, whatever the local epochs and the loss reduction are. Clients have no
+  models of their own.
+
+  Args:
+    fraction: R, the share of clients in a round.
+    clients_per_round: s, their number, instead of R.
+  """
+  return dataclasses.replace(
+    fed_avg.build_fed_avg(fraction, clients_per_round),
+    one_step=True,
+    validate=_validate,
+  )
+
+
+def _validate(rules: algorithm.Algorithm) -> None:
+  for name, default in (('mix', mix.replace()), ('gate', gate.always())):
+    given = algorithm.describe_rule(getattr(rules, name))
+    if given != algorithm.describe_rule(default):
+      raise errors.InputError(
+        name,
+        given,
+        'FedSGD uploads gradients at the global model, which clients neither '
+        'mix with a model of their own nor withhold',
+      )

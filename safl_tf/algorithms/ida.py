@@ -1,0 +1,46 @@
+"""IDA (Yeganeh et al. 2020), alone and with SAFL's clients."""
+
+import dataclasses
+
+from safl_tf.algorithms import fed_avg, safl
+from safl_tf.core import algorithm
+from safl_tf.rules import aggregate
+
+
+def build_ida(
+  ida_reference: str = 'mean',
+  ida_norm: str = 'l2',
+  fraction: float = 1.0,
+  clients_per_round: int | None = None,
+) -> algorithm.Algorithm:
+  """Builds IDA: FedAvg that weights uploads by inverse distance.
+
+  Args:
+    ida_reference: the point distances are measured from: the plain 'mean' of
+      the uploads, or their mean weighted by 'size'.
+    ida_norm: 'l2' or 'l1'.
+    fraction: R, the share of clients in a round.
+    clients_per_round: s, their number, instead of R.
+  """
+  return dataclasses.replace(
+    fed_avg.build_fed_avg(fraction, clients_per_round),
+    aggregate=aggregate.inverse_distance(ida_reference, ida_norm),
+  )
+
+
+def build_ida_safl(
+  epsilon: float = 0.3,
+  temperature: float = 80.0,
+  mix_granularity: str = 'element',
+  ida_reference: str = 'mean',
+  ida_norm: str = 'l2',
+  fraction: float = 1.0,
+  clients_per_round: int | None = None,
+) -> algorithm.Algorithm:
+  """Builds IDA-SAFL: SAFL's clients with IDA's server."""
+  return dataclasses.replace(
+    safl.build_safl(
+      epsilon, temperature, mix_granularity, fraction, clients_per_round
+    ),
+    aggregate=aggregate.inverse_distance(ida_reference, ida_norm),
+  )

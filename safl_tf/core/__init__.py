@@ -1,0 +1,1 @@
+"""The loop of the paper: state, clients, their local training, executors."""

@@ -1,0 +1,81 @@
+"""One client after the other, step by step: the plain reference.
+
+Every piece of a round is a small function, called from Python; a debugger sees
+what passes between them. `tf.config.run_functions_eagerly(True)` lets it look
+into the pieces, too.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from safl_tf.core import batching, client_update
+from safl_tf.core.executors import base
+
+
+class Serial:
+  """The plain loop, on the first TensorFlow device.
+
+  Args:
+    updates: a client's round, on each TensorFlow device.
+    options: of the executor.
+  """
+
+  def __init__(
+    self,
+    updates: Sequence[client_update.ClientUpdate],
+    options: base.ExecutorOptions,
+  ):
+    self._update = updates[0]
+    self._control = _StepByStep(options.jit_compile)
+
+  def __call__(
+    self,
+    make_input: Callable[[int], client_update.ClientInput],
+    ids: Sequence[int],
+  ) -> Iterator[client_update.ClientOutput]:
+    """One update after the other."""
+    for k in ids:
+      with tf.device(self._update.device):
+        task = tf.nest.map_structure(tf.convert_to_tensor, make_input(k))
+        update = self._update(task, self._control)
+      yield base.to_numpy(update)
+
+  @property
+  def num_traces(self) -> int:
+    """How often any piece was traced."""
+    return self._control.num_traces
+
+
+class _StepByStep(client_update.StepRunner):
+  """Calls pieces one by one, in Python's own loop."""
+
+  def __init__(self, jit_compile: bool):
+    super().__init__(trim_padding=not jit_compile)
+    self._jit_compile = jit_compile
+    self._functions: dict[Any, Any] = {}
+
+  def call(self, piece: Callable[..., Any], *args: Any) -> Any:
+    if piece not in self._functions:
+      self._functions[piece] = tf.function(
+        piece, jit_compile=self._jit_compile, autograph=False
+      )
+    return self._functions[piece](*args)
+
+  def loop(
+    self,
+    num_steps: tf.Tensor,
+    piece: Callable[..., Any],
+    carry: Any,
+    plan: batching.BatchPlan,
+    *args: Any,
+  ) -> Any:
+    for i in tf.range(num_steps):
+      carry = self.call(piece, self._trim_padding, i, carry, plan, *args)
+    return carry
+
+  @property
+  def num_traces(self) -> int:
+    functions = self._functions.values()
+    return sum(f.experimental_get_tracing_count() for f in functions)

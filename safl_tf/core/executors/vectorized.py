@@ -1,0 +1,232 @@
+"""Several clients stacked into one computation, which fills a GPU.
+
+A stack of D clients takes its steps together: `tf.vectorized_map` turns a step
+into one with a leading client axis, so that D small matrix products become one
+batched product. A client with fewer steps waits for the others. The last stack
+of a round is filled up with clients that do nothing, so that all have one
+shape and nothing is traced again.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import psutil
+import tensorflow as tf
+
+from safl_tf.core import batching, client_update
+from safl_tf.core.executors import base
+
+# A stack may take this share of the hardware's memory, and no more clients than
+# these: on a CPU larger stacks only fall out of the caches.
+_MEMORY_SHARE = 0.25
+_MOST_ON_GPU = 64
+_MOST_ON_CPU = 4
+
+
+class Vectorized:
+  """Stacks; one at a time on each TensorFlow device.
+
+  Args:
+    updates: a client's round, on each TensorFlow device.
+    options: of the executor.
+  """
+
+  def __init__(
+    self,
+    updates: Sequence[client_update.ClientUpdate],
+    options: base.ExecutorOptions,
+  ):
+    signature = updates[0].signature(options.max_steps, options.max_measured)
+    most = options.stack or fitting(
+      step_bytes(updates[0], signature),
+      memory_bytes(options.on_gpu),
+      _MOST_ON_GPU if options.on_gpu else _MOST_ON_CPU,
+    )
+    self.stack = balanced(options.cohort, len(updates), most)
+    exact = not (options.per_example or options.jit_compile)
+    control = _Stacked(exact)
+    stacked = tf.nest.map_structure(
+      lambda spec: tf.TensorSpec([self.stack, *spec.shape], spec.dtype),
+      signature,
+    )
+    self._rounds = [
+      base.CompiledRound(update, control, stacked, options.jit_compile)
+      for update in updates
+    ]
+    self._pool = base.Pool(self._rounds)
+
+  def __call__(
+    self,
+    make_input: Callable[[int], client_update.ClientInput],
+    ids: Sequence[int],
+  ) -> Iterator[client_update.ClientOutput]:
+    """The updates, in the order of ids."""
+
+    def make(group: Sequence[int]) -> client_update.ClientInput:
+      tasks = [make_input(k) for k in group]
+      idle = _padding_client(tasks[0])
+      tasks += [idle] * (self.stack - len(tasks))
+      return tf.nest.map_structure(lambda *fields: np.stack(fields), *tasks)
+
+    groups = [ids[i : i + self.stack] for i in range(0, len(ids), self.stack)]
+    results = self._pool.map(make, groups)
+    for group, stacked in zip(groups, results, strict=True):
+      for d in range(len(group)):
+        # A copy: a row would keep the whole stack in memory.
+        yield client_update.ClientOutput(
+          *(field[d].copy() for field in stacked)
+        )
+
+  @property
+  def num_traces(self) -> int:
+    """How often the stacked round was traced, on all TensorFlow devices."""
+    return sum(r.num_traces for r in self._rounds)
+
+
+def _padding_client(
+  task: client_update.ClientInput,
+) -> client_update.ClientInput:
+  """A task with nothing to do."""
+  none = np.int32(0)
+  return task._replace(
+    plan=task.plan._replace(num_steps=none),
+    measured=task.measured._replace(num_steps=none),
+  )
+
+
+class _Stacked(client_update.StepRunner):
+  """Maps pieces over the client axis.
+
+  Args:
+    exact: whether steps with a short batch are taken client by client, for
+      models that look across a batch and so must not see it filled up.
+  """
+
+  def __init__(self, exact: bool):
+    super().__init__(trim_padding=False)
+    self._exact = exact
+
+  def call(self, piece: Callable[..., Any], *args: Any) -> Any:
+    return tf.vectorized_map(lambda one: piece(*one), args, warn=False)
+
+  def loop(
+    self,
+    num_steps: tf.Tensor,
+    piece: Callable[..., Any],
+    carry: Any,
+    plan: batching.BatchPlan,
+    *args: Any,
+  ) -> Any:
+    batch_size = plan.examples.shape[-1]
+
+    def body(i: tf.Tensor, carry: Any) -> tuple[tf.Tensor, Any]:
+      stacked = (carry, plan, *args)
+
+      def together() -> Any:
+        return self.call(lambda *a: piece(False, i, *a), *stacked)
+
+      def one_by_one() -> Any:
+        return tf.map_fn(
+          lambda a: piece(True, i, *a),
+          stacked,
+          fn_output_signature=tf.nest.map_structure(_spec_of_one, carry),
+        )
+
+      active = i < num_steps
+      if self._exact:
+        short = active & (plan.counts[:, i] < batch_size)
+        new = tf.cond(tf.reduce_any(short), one_by_one, together)
+      else:
+        new = together()
+      return i + 1, tf.nest.map_structure(
+        lambda n, o: tf.where(_expand_rank(active, n), n, o), new, carry
+      )
+
+    _, carry = tf.while_loop(
+      lambda i, _: i < tf.reduce_max(num_steps),
+      body,
+      (0, carry),
+      parallel_iterations=1,
+    )
+    return carry
+
+
+def _spec_of_one(stacked: tf.Tensor) -> tf.TensorSpec:
+  return tf.TensorSpec(stacked.shape[1:], stacked.dtype)
+
+
+def _expand_rank(active: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+  """[D] -> [D, 1, ..., 1], of the value's rank."""
+  return tf.reshape(active, [-1] + [1] * (len(value.shape) - 1))
+
+
+def fitting(step: int, memory: int, most: int) -> int:
+  """How many clients fit in memory together, between 1 and most.
+
+  Args:
+    step: bytes of one client's step.
+    memory: bytes that there are in all; not what is free now, so that the
+      same run is cut into the same stacks whenever it is resumed.
+    most: an upper limit.
+  """
+  return max(1, min(most, int(_MEMORY_SHARE * memory / step)))
+
+
+def balanced(cohort: int, places: int, most: int) -> int:
+  """The size of stacks that gives all places the same, with few idle rows.
+
+  Args:
+    cohort: clients in a round.
+    places: TensorFlow devices that they are shared out to.
+    most: the largest size.
+  """
+  turns = math.ceil(cohort / (places * most))
+  return math.ceil(cohort / (places * turns))
+
+
+def step_bytes(
+  update: client_update.ClientUpdate, signature: client_update.ClientInput
+) -> int:
+  """An upper bound of what one client's step needs: every tensor in it."""
+
+  def step(task: client_update.ClientInput) -> client_update.ClientOutput:
+    return update(task, _OneStep(trim_padding=False))
+
+  graph = (
+    tf.function(step, input_signature=[signature], autograph=False)
+    .get_concrete_function()
+    .graph
+  )
+  tensors = [t for op in graph.get_operations() for t in op.outputs]
+  return sum(
+    t.dtype.size * (t.shape.num_elements() or 0)
+    for t in tensors
+    if t.dtype.size
+  )
+
+
+class _OneStep(client_update.StepRunner):
+  """Every loop is its first step."""
+
+  def loop(
+    self,
+    num_steps: tf.Tensor,
+    piece: Callable[..., Any],
+    carry: Any,
+    plan: batching.BatchPlan,
+    *args: Any,
+  ) -> Any:
+    del num_steps
+    return piece(self._trim_padding, tf.constant(0), carry, plan, *args)
+
+
+def memory_bytes(on_gpu: bool) -> int:
+  """The memory of the device that is computed on; the smallest of several."""
+  if not on_gpu:
+    return psutil.virtual_memory().total
+  from tensorflow.python.client import device_lib
+
+  found = device_lib.list_local_devices()
+  return min(d.memory_limit for d in found if d.device_type == 'GPU')

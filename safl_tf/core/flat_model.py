@@ -1,0 +1,361 @@
+"""A Keras model as pure functions of one vector.
+
+The paper writes a model as one vector w. So does everything here between Keras
+and the rules: z is the concatenation of `model.trainable_variables` and of the
+floating-point `model.non_trainable_variables` (moving statistics and the like),
+in Keras's order. Seed generators are not part of a model: they are set anew for
+every (seed, round, client). Variables of other types keep the template's value.
+"""
+
+import contextlib
+import copy
+import random
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from safl_tf.core import layout
+from safl_tf.util import errors
+
+ModelFn = Callable[[], keras.Model]
+
+_GLOBAL_SEED = threading.Lock()
+
+
+class Parts(NamedTuple):
+  """A model's tensors, in Keras's order."""
+
+  trainable: list[tf.Tensor]
+  non_trainable: list[tf.Tensor]
+
+
+class FlatModel:
+  """The functional side of a Keras model.
+
+  Attributes:
+    template: the model the user would recognise, with its own initial values.
+    size: number of elements of z.
+    layout: where which tensor is in z.
+    dtype: of z; float32 unless the model has float64 variables.
+    given: z of the template if the user gave a model rather than a function
+      that makes one, else None.
+    from_logits: whether outputs are logits rather than probabilities.
+  """
+
+  def __init__(self, model: keras.Model | ModelFn, example: Any):
+    """Makes the template and finds how to draw initial models.
+
+    Args:
+      model: a function that returns a new model, or a model, whose
+        architecture is then built anew from its configuration. What is not
+        trained (frozen weights, adapted statistics) stays as it was given.
+      example: a batch of inputs, to build the model with.
+    """
+    self._example = example
+    self._model_fn = _model_fn(model)
+    given = isinstance(model, keras.Model)
+    self._fixed = _fixed_values(model) if given else None
+    self.template = self.make()
+    if not self.template.trainable_variables:
+      raise errors.InputError(
+        'model', self.template.name, 'has nothing to train'
+      )
+    self._compute = self.template
+    variables = self.template.non_trainable_variables
+    self._seeds = [i for i, v in enumerate(variables) if _is_seed(v)]
+    self._averaged = [
+      i for i, v in enumerate(variables) if _is_float(v) and not _is_seed(v)
+    ]
+    shapes = [v.shape for v in self._flat_variables(self.template)]
+    self._shapes = [tuple(shape) for shape in shapes]
+    self._sizes = [int(np.prod(shape)) for shape in self._shapes]
+    self.layout = self._find_layout()
+    self.size = self.layout.size
+    dtypes = [v.dtype for v in self._flat_variables(self.template)]
+    self.dtype = np.float64 if 'float64' in dtypes else np.float32
+    self._dtypes = dtypes
+    self.given = self.read(model) if given else None
+    self.from_logits = not are_probabilities(self.template(example))
+    self._init = self._find_init()
+
+  @property
+  def input_spec(self) -> Any:
+    """The structure of inputs, with a shape and a type for each array."""
+    return keras.tree.map_structure(
+      lambda a: {'shape': list(a.shape[1:]), 'dtype': str(a.dtype)},
+      self._example,
+    )
+
+  def make(self) -> keras.Model:
+    """A new, built model."""
+    model = self._model_fn()
+    if not isinstance(model, keras.Model):
+      raise errors.InputError(
+        'model', type(model).__name__, 'must be, or return, a keras.Model'
+      )
+    if not model.built or not model.variables:
+      model(self._example)
+    if self._fixed is not None:
+      _assign_fixed(model, self._fixed)
+    return model
+
+  def to_model(self, z: np.ndarray) -> keras.Model:
+    """A new plain Keras model that holds z."""
+    model = self.make()
+    _assign_fixed(model, _fixed_values(self.template))
+    values = np.split(z, np.cumsum(self._sizes)[:-1])
+    for variable, value in zip(
+      self._flat_variables(model), values, strict=True
+    ):
+      variable.assign(value.reshape(variable.shape).astype(variable.dtype))
+    _finalize(model)
+    return model
+
+  def read(self, model: keras.Model) -> np.ndarray:
+    """The vector z of a Keras model of this architecture."""
+    values = [
+      np.asarray(v, self.dtype).ravel() for v in self._flat_variables(model)
+    ]
+    return np.concatenate(values)
+
+  def init(self, seed: np.ndarray) -> np.ndarray:
+    """An initial model, as the layers' initializers draw it, from a seed."""
+    return self._init(seed)
+
+  def lower(self, compute: keras.Model) -> None:
+    """Computes with another model with the same variables from now on."""
+    shapes = [tuple(v.shape) for v in self._flat_variables(compute)]
+    if shapes != self._shapes:
+      raise ValueError('the lowered model has other variables')
+    self._compute = compute
+
+  def unflatten(self, z: tf.Tensor, seed: tf.Tensor) -> Parts:
+    """From z and a seed for the model's own generators to tensors."""
+    values = [
+      tf.cast(tf.reshape(value, shape), dtype)
+      for value, shape, dtype in zip(
+        tf.split(z, self._sizes), self._shapes, self._dtypes, strict=True
+      )
+    ]
+    count = len(self.template.trainable_variables)
+    non_trainable = [
+      tf.convert_to_tensor(v.value)
+      for v in self.template.non_trainable_variables
+    ]
+    for i, value in zip(self._averaged, values[count:], strict=True):
+      non_trainable[i] = value
+    for n, i in enumerate(self._seeds):
+      state = tf.bitcast(seed, tf.uint32) + tf.constant([n, 0], tf.uint32)
+      dtype = self.template.non_trainable_variables[i].dtype
+      non_trainable[i] = tf.cast(state, dtype)
+    return Parts(values[:count], non_trainable)
+
+  def flatten(self, parts: Parts) -> tf.Tensor:
+    """From tensors to z."""
+    averaged = [parts.non_trainable[i] for i in self._averaged]
+    values = [*parts.trainable, *averaged]
+    return tf.concat(
+      [tf.cast(tf.reshape(v, [-1]), self.dtype) for v in values], axis=0
+    )
+
+  def apply(
+    self, parts: Parts, x: Any, training: bool
+  ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
+    """Outputs, the sum of the layers' own losses, new non-trainables.
+
+    Unlike `keras.Model.stateless_call` it goes through `__call__`, so that a
+    `call` without the argument `training` still passes it on to its layers.
+    """
+    variables = self._compute.non_trainable_variables
+    mapping = [
+      *zip(self._compute.trainable_variables, parts.trainable, strict=True),
+      *zip(variables, parts.non_trainable, strict=True),
+    ]
+    with keras.StatelessScope(mapping, collect_losses=True) as scope:
+      outputs = self._compute(x, training=training)
+      losses = self._compute.losses
+    extra = tf.add_n([tf.cast(loss, tf.float32) for loss in losses] or [0.0])
+    non_trainable = [scope.get_current_value(v) for v in variables]
+    return tf.cast(outputs, tf.float32), extra, non_trainable
+
+  def _find_layout(self) -> layout.Layout:
+    starts = np.cumsum([0, *self._sizes]).tolist()
+    trained = len(self.template.trainable_variables)
+    return layout.Layout(
+      tuple(
+        layout.Tensor(variable.path, shape, start, i < trained)
+        for i, (variable, shape, start) in enumerate(
+          zip(
+            self._flat_variables(self.template),
+            self._shapes,
+            starts[:-1],
+            strict=True,
+          )
+        )
+      )
+    )
+
+  def _flat_variables(self, model: keras.Model) -> list[keras.Variable]:
+    variables = model.non_trainable_variables
+    return [
+      *model.trainable_variables,
+      *(variables[i] for i in self._averaged),
+    ]
+
+  def _find_init(self) -> Callable[[np.ndarray], np.ndarray]:
+    """The compiled draw where initializers allow it, else model by model."""
+    initializers = self._initializers()
+    if initializers is None:
+      return self._slow_init
+    generator = keras.random.SeedGenerator(0)
+    dtype = generator.state.dtype
+    constants = self.read(self.template)
+    starts = np.cumsum([0, *self._sizes])
+
+    @tf.function(
+      input_signature=[tf.TensorSpec([2], tf.int32)], autograph=False
+    )
+    def draw(seed: tf.Tensor) -> tf.Tensor:
+      state = tf.cast(tf.bitcast(seed, tf.uint32), dtype)
+      values = []
+      with keras.StatelessScope([(generator.state, state)]):
+        for i, initializer in enumerate(initializers):
+          if hasattr(initializer, 'seed'):
+            seeded = copy.copy(initializer)
+            seeded.seed = generator
+            value = seeded(self._shapes[i], dtype=self._dtypes[i])
+          else:  # the same for every seed
+            value = tf.constant(constants[starts[i] : starts[i + 1]])
+          values.append(tf.cast(tf.reshape(value, [-1]), self.dtype))
+      return tf.concat(values, axis=0)
+
+    return lambda seed: draw(tf.constant(seed)).numpy()
+
+  def _initializers(self) -> list[Any] | None:
+    """Each variable's initializer, or None if they can't be told.
+
+    Inside a stateless scope Keras defers initialization, and each new variable
+    holds its initializer. A variable that is given the template's value after
+    that, such as a pretrained weight, is a constant, whatever its initializer.
+    """
+    found = []
+    try:
+      with keras.StatelessScope() as scope:
+        variables = self._flat_variables(self.make())
+        templates = self._flat_variables(self.template)
+        for variable, template in zip(variables, templates, strict=True):
+          value = scope.get_current_value(variable)
+          if value is None:
+            found.append(variable._initializer)
+          elif np.array_equal(value, template.numpy()):
+            found.append(keras.initializers.Constant())
+          else:
+            return None
+    except Exception:  # whatever a user's model does that can't be deferred
+      return None
+    return found if all(map(_is_keras, found)) else None
+
+  def _slow_init(self, seed: np.ndarray) -> np.ndarray:
+    with _global_seed(int(seed.view(np.uint32)[0])):
+      return self.read(self.make())
+
+
+def architecture(model: keras.Model) -> dict[str, Any]:
+  """What Keras needs to build such a model anew, as JSON values."""
+  config = keras.saving.serialize_keras_object(model)
+  config.pop('compile_config', None)
+  return config
+
+
+def map_spec(function: Callable[[dict[str, Any]], Any], spec: Any) -> Any:
+  """Maps over an `input_spec`, whose leaves are {'shape', 'dtype'}."""
+  if isinstance(spec, dict) and set(spec) == {'shape', 'dtype'}:
+    return function(spec)
+  if isinstance(spec, dict):
+    return {name: map_spec(function, part) for name, part in spec.items()}
+  return [map_spec(function, part) for part in spec]
+
+
+def zeros_like_spec(spec: Any) -> Any:
+  """A batch of two zero inputs."""
+  return map_spec(lambda s: np.zeros((2, *s['shape']), s['dtype']), spec)
+
+
+def _model_fn(model: keras.Model | ModelFn) -> ModelFn:
+  """A function that makes models of the same architecture, untrained."""
+  if not isinstance(model, keras.Model):
+    if not callable(model):
+      raise errors.InputError(
+        'model', type(model).__name__, 'must be, or return, a keras.Model'
+      )
+    return model
+  if not model.built:
+    raise errors.InputError(
+      'model', model.name, 'is not built; pass a function that makes it'
+    )
+  config = architecture(model)
+  return lambda: keras.saving.deserialize_keras_object(copy.deepcopy(config))
+
+
+def _fixed_values(model: keras.Model) -> list[np.ndarray]:
+  """What a model does not train."""
+  return [v.numpy() for v in model.non_trainable_variables]
+
+
+def _assign_fixed(model: keras.Model, values: Sequence[np.ndarray]) -> None:
+  """Puts what `_fixed_values` read into a model, seed generators apart."""
+  for variable, value in zip(
+    model.non_trainable_variables, values, strict=True
+  ):
+    if not _is_seed(variable):
+      variable.assign(value)
+  _finalize(model)
+
+
+def _finalize(model: keras.Model) -> None:
+  """`Normalization` computes with constants it makes of its variables."""
+  for layer in model._flatten_layers():
+    if isinstance(layer, keras.layers.Normalization):
+      layer.finalize_state()
+
+
+def _is_seed(variable: keras.Variable) -> bool:
+  return variable.name == 'seed_generator_state'
+
+
+def _is_keras(initializer: Any) -> bool:
+  own = isinstance(initializer, keras.Initializer)
+  return own and type(initializer).__module__.startswith('keras.')
+
+
+def _is_float(variable: keras.Variable) -> bool:
+  return 'float' in str(variable.dtype)
+
+
+def are_probabilities(outputs: Any) -> bool:
+  """Whether a model's outputs [N, C] are probabilities, not logits."""
+  values = np.asarray(outputs, np.float64)
+  if values.ndim != 2:
+    return False
+  sums = values.sum(axis=1)
+  return bool((values >= 0).all() and np.allclose(sums, 1, atol=1e-3))
+
+
+@contextlib.contextmanager
+def _global_seed(seed: int) -> Iterator[None]:
+  """Seeds Python, NumPy and TensorFlow; puts the first two back after.
+
+  One thread at a time: the generators are everybody's.
+  """
+  with _GLOBAL_SEED:
+    states: Sequence[Any] = (random.getstate(), np.random.get_state())
+    try:
+      keras.utils.set_random_seed(seed)
+      yield
+    finally:
+      random.setstate(states[0])
+      np.random.set_state(states[1])

@@ -1,0 +1,1 @@
+"""Data sets from files: csv, npz and folders of images."""

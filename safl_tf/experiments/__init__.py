@@ -1,0 +1,1 @@
+"""Studies of one paper; the library never imports them."""

@@ -1,1 +1,0 @@
-"""FedMA: rounds that match the units of devices' models before averaging."""

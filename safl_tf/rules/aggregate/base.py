@@ -1,0 +1,40 @@
+"""What a aggregator is, and the plain one: an average by size."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from safl_tf.core import algorithm, layout
+
+Aggregated = algorithm.Aggregated
+Aggregator = algorithm.Aggregator
+Layout = layout.Layout
+Memory = algorithm.Memory
+Updates = algorithm.Updates
+
+
+def weighted_mean(eta: Any, z: Sequence[np.ndarray]) -> np.ndarray:
+  """Σ_k η_k z_k / Σ_k η_k, summed in float64, in the type of z.
+
+  Args:
+    eta: coefficients, shape [r]; they are normalised here.
+    z: r vectors of shape [P].
+  """
+  eta = np.asarray(eta, np.float64)
+  total = np.zeros(z[0].shape, np.float64)
+  for coefficient, model in zip(eta / eta.sum(), z, strict=True):
+    total += np.multiply(model, coefficient, dtype=np.float64)
+  return total.astype(z[0].dtype)
+
+
+def by_size() -> Aggregator:
+  """FedAvg's aggregator, equation (3) with η_k = m_k / Σ m over the received."""
+
+  def apply(
+    memory: Memory, updates: Updates, z_bar: np.ndarray | None
+  ) -> Aggregated:
+    del z_bar
+    return Aggregated(weighted_mean(updates.m, updates.z), memory)
+
+  return Aggregator(apply)

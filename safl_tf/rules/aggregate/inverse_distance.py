@@ -1,0 +1,93 @@
+"""Aggregation by inverse distance: models near the average count more."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from safl_tf.rules.aggregate import base
+from safl_tf.util import choices, validation
+
+_NORM_ORDERS = {'l1': 1, 'l2': 2}
+
+
+def inverse_distance(
+  reference: str = 'mean',
+  norm: str = 'l2',
+  power: float = 1.0,
+  by_size: bool = False,
+) -> base.Aggregator:
+  """IDA, inverse distance aggregation (Yeganeh et al. 2020).
+
+    z̄ = Σ_k η_k z_k,   η_k as `inverse_distance_weights` gives it
+
+  Models that are all the same give that very model.
+
+  Args:
+    reference: what distances are taken from: the 'mean' of the received models
+      or their average by 'size'.
+    norm: 'l2' or 'l1', over the whole model.
+    power: of the distance; 0 gives the plain mean.
+    by_size: whether η_k is also multiplied by m_k.
+  """
+  _check(reference, norm, power)
+
+  def apply(
+    memory: base.Memory, updates: base.Updates, z_bar: np.ndarray | None
+  ) -> base.Aggregated:
+    del z_bar
+    z = updates.z
+    if all(np.array_equal(model, z[0]) for model in z[1:]):
+      return base.Aggregated(z[0].copy(), memory)
+    eta = inverse_distance_weights(
+      z, updates.m, reference, norm, power, by_size
+    )
+    return base.Aggregated(base.weighted_mean(eta, z), memory)
+
+  return base.Aggregator(apply)
+
+
+def inverse_distance_weights(
+  z: Sequence[np.ndarray],
+  m: np.ndarray,
+  reference: str = 'mean',
+  norm: str = 'l2',
+  power: float = 1.0,
+  by_size: bool = False,
+) -> np.ndarray:
+  """The coefficients η of IDA, shape [r], in float64.
+
+    d_k = ‖z_ref - z_k‖ + δ,   δ = 1e-12 (1 + max_j ‖z_ref - z_j‖)
+    η_k = d_k^-power / Σ_j d_j^-power
+
+  The formula in print takes distances from z̄ itself, which depends on η; z_ref
+  is a first average of the received models in its place. A model that is z_ref
+  gets almost all the weight, several of them share it.
+
+  Args:
+    z: the received models, r vectors of shape [P].
+    m: the sizes of the clients' data, shape [r].
+    reference: z_ref is the 'mean' of the models or their average by 'size'.
+    norm: 'l2' or 'l1', over the whole model.
+    power: of the distance.
+    by_size: whether η_k is also multiplied by m_k, before the division.
+  """
+  _check(reference, norm, power)
+  m = np.asarray(m, np.float64)
+  share = m if reference == 'size' else np.ones(len(z))
+  z_ref = np.zeros(z[0].shape, np.float64)
+  for part, model in zip(share / share.sum(), z, strict=True):
+    z_ref += np.multiply(model, part, dtype=np.float64)
+  d = np.array(
+    [np.linalg.norm(model - z_ref, _NORM_ORDERS[norm]) for model in z]
+  )
+  d += 1e-12 * (1 + d.max())
+  eta = (d.min() / d) ** power  # at most 1, so that no power overflows
+  if by_size:
+    eta *= m
+  return eta / eta.sum()
+
+
+def _check(reference: str, norm: str, power: float) -> None:
+  validation.choice('reference', reference, choices.IDA_REFERENCES)
+  validation.choice('norm', norm, choices.IDA_NORMS)
+  validation.real('power', power, 0)

@@ -1,0 +1,1 @@
+"""Whole runs: loop, evaluation, run directory, checkpoints, export."""

@@ -1,0 +1,187 @@
+"""The arrays of a checkpoint in a file: written in one pass, read in pieces.
+
+The file is an .npz that NumPy can read. It has arrays of any name, the numbers
+of some clients, `client_ids` [c], and their models, `client_models` [c, P]. The
+models never have to be in memory all at once.
+"""
+
+import hashlib
+import io
+import os
+import zipfile
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from safl_tf.core import client_store
+from safl_tf.util import atomic_io
+
+_IDS, _MODELS = 'client_ids.npy', 'client_models.npy'
+_PIECE_BYTES = 64 << 20
+
+File = dict[str, Any]  # name, bytes, sha256 and model_dtype
+Folder = str | os.PathLike[str]
+
+
+class CorruptError(Exception):
+  """Names a file and says what is wrong with it."""
+
+
+def write(
+  path: str,
+  arrays: Mapping[str, np.ndarray],
+  client_models: client_store.ClientStore,
+  ids: list[int],
+) -> tuple[File, dict[str, Any]]:
+  """Writes a data file.
+
+  Args:
+    path: where it shall be.
+    arrays: arrays of any dtype but object, by name.
+    client_models: the clients' models.
+    ids: the clients whose models to write.
+
+  Returns:
+    What the file must be, and where in it each array is and what it must be.
+  """
+  some = next(iter(client_models.versions), None)
+  like = np.zeros(0) if some is None else client_models[some]
+  with atomic_io.replacing(path) as file:
+    writer: Any = _HashingWriter(file)  # as much of a file as zipfile needs
+    with zipfile.ZipFile(writer, 'w', zipfile.ZIP_STORED) as archive:
+      described = {
+        name: _write_array(writer, archive, f'{name}.npy', array)
+        for name, array in arrays.items()
+      }
+      _write_array(writer, archive, _IDS, np.array(ids, np.int64))
+      _write_models(archive, client_models, ids, like)
+  written = {
+    'name': os.path.basename(path),
+    'bytes': writer.bytes,
+    'sha256': writer.hash.hexdigest(),
+    'model_dtype': like.dtype.name,
+  }
+  return written, described
+
+
+def check_size(folder: Folder, file: File) -> None:
+  """Finds out whether a data file is there and as long as it was written."""
+  path = os.path.join(folder, file['name'])
+  try:
+    size = os.path.getsize(path)
+  except FileNotFoundError as error:
+    raise CorruptError(f'{path} is missing') from error
+  if size != file['bytes']:
+    raise CorruptError(f'{path} has {size} bytes instead of {file["bytes"]}')
+
+
+def verify(folder: Folder, file: File) -> None:
+  """Finds out whether a data file is what was written."""
+  check_size(folder, file)
+  path = os.path.join(folder, file['name'])
+  with open(path, 'rb') as opened:
+    digest = hashlib.file_digest(opened, 'sha256').hexdigest()
+  if digest != file['sha256']:
+    raise CorruptError(f'{path} does not match its SHA-256')
+
+
+def read_arrays(
+  folder: Folder, file: File, described: Mapping[str, Any]
+) -> dict[str, np.ndarray]:
+  """The arrays, each verified, whatever the rest of the file is."""
+  check_size(folder, file)
+  path = os.path.join(folder, file['name'])
+  arrays = {}
+  with open(path, 'rb') as opened:
+    for name, wanted in described.items():
+      opened.seek(wanted['offset'])
+      data = opened.read(wanted['bytes'])
+      if hashlib.sha256(data).hexdigest() != wanted['sha256']:
+        raise CorruptError(f'{path} does not match its SHA-256 of {name}')
+      array = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
+      arrays[name] = array.view(_dtype(array.dtype, wanted['dtype']))
+  return arrays
+
+
+def read_models(folder: Folder, file: File) -> Iterator[dict[int, np.ndarray]]:
+  """The models of a file that was verified, some at a time."""
+  with zipfile.ZipFile(os.path.join(folder, file['name'])) as archive:
+    with archive.open(_IDS) as member:
+      ids = np.lib.format.read_array(member, allow_pickle=False).tolist()
+    with archive.open(_MODELS) as member:
+      np.lib.format.read_magic(member)
+      (_, size), _, stored = np.lib.format.read_array_header_1_0(member)
+      dtype = _dtype(stored, file['model_dtype'])
+      length = size * dtype.itemsize
+      step = max(1, _PIECE_BYTES // max(1, length))
+      for i in range(0, len(ids), step):
+        yield {  # each in memory of its own, so that each can be freed
+          k: np.frombuffer(member.read(length), dtype)
+          for k in ids[i : i + step]
+        }
+
+
+class _HashingWriter:
+  """Passes bytes on to a file, hashes and counts them; cannot seek."""
+
+  def __init__(self, file: Any):
+    self._file = file
+    self.hash = hashlib.sha256()
+    self.bytes = 0
+
+  def write(self, data: bytes) -> int:
+    self.hash.update(data)
+    self.bytes += len(data)
+    return self._file.write(data)
+
+  def flush(self) -> None:
+    self._file.flush()
+
+
+def _write_array(
+  writer: _HashingWriter,
+  archive: zipfile.ZipFile,
+  name: str,
+  array: np.ndarray,
+) -> dict[str, Any]:
+  """Adds an array; returns where it is and what it must be."""
+  with archive.open(name, 'w', force_zip64=True) as member:
+    offset, inner = writer.bytes, _HashingWriter(member)
+    np.lib.format.write_array(inner, array, allow_pickle=False)
+  return {
+    'dtype': array.dtype.name,
+    'offset': offset,
+    'bytes': inner.bytes,
+    'sha256': inner.hash.hexdigest(),
+  }
+
+
+def _write_models(
+  archive: zipfile.ZipFile,
+  client_models: client_store.ClientStore,
+  ids: list[int],
+  like: np.ndarray,
+) -> None:
+  """Adds the array of models, which are all like one of them."""
+  header = {
+    'descr': np.lib.format.dtype_to_descr(like.dtype),
+    'fortran_order': False,
+    'shape': (len(ids), like.size),
+  }
+  with archive.open(_MODELS, 'w', force_zip64=True) as member:
+    np.lib.format.write_array_header_1_0(member, header)
+    for k in ids:
+      model = client_models[k]
+      if (model.shape, model.dtype) != (like.shape, like.dtype):
+        raise ValueError(f'the model of client {k} is of another type')
+      member.write(model.tobytes())
+
+
+def _dtype(stored: np.dtype, name: str) -> np.dtype:
+  """The dtype that was written; .npy keeps those it doesn't know as bytes."""
+  if stored.name == name or stored.kind != 'V':
+    return stored
+  import ml_dtypes  # bfloat16 and its kin
+
+  return np.dtype(getattr(ml_dtypes, name))

@@ -1,0 +1,1 @@
+"""Helpers without TensorFlow: validation, errors, atomic files."""

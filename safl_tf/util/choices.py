@@ -1,0 +1,84 @@
+"""The names a user may choose among, in one place and without TensorFlow.
+
+Programs check flags against them before anything slow is imported.
+"""
+
+ALGORITHMS = (
+  'centralized',
+  'local_only',
+  'fedsgd',
+  'fedavg',
+  'safl',
+  'extended_safl',
+  'ida',
+  'ida_safl',
+  'astw',
+  'astw_safl',
+  'fedma',
+)
+ANNEAL_CLOCKS = ('round', 'step')
+ATTACKS = (
+  'none',
+  'one_label',
+  'label_flip',
+  'sign_flip',
+  'scale',
+  'noise',
+  'nonfinite',
+)
+DATASETS = (
+  'mnist_sample',
+  'mnist',
+  'fashion_mnist',
+  'cifar10',
+  'speech_commands',
+)
+DATASET_FORMS = ('tfds:NAME', 'npz:FILE', 'csv:FILE', 'folder:FOLDER')
+TFDS_DATASETS = ('mnist', 'fashion_mnist', 'cifar10')
+CLIENT_STORES = ('ram', 'mmap')
+EXECUTORS = ('auto', 'serial', 'threads', 'vectorized')
+EXPORTS = ('both', 'savedmodel', 'keras', 'none')
+FEDMA_AVERAGES = ('mean', 'map')
+FEDMA_MATCHINGS = ('hungarian', 'bbp')
+FEDMA_SCHEDULES = ('layerwise', 'oneshot')
+AGGREGATORS = (
+  'auto',
+  'size',
+  'median',
+  'trimmed_mean',
+  'krum',
+  'multi_krum',
+  'geometric_median',
+  'ida',
+  'astw',
+)
+IDA_NORMS = ('l1', 'l2')
+IDA_REFERENCES = ('mean', 'size')
+INITS = ('per_client', 'shared')
+JIT_COMPILES = ('auto', 'true', 'false')
+LOSSES = ('categorical', 'paper')
+LOSS_REDUCTIONS = ('sum', 'mean')
+MIXED_PRECISIONS = ('none', 'bfloat16', 'float16')
+MIX_GRANULARITIES = ('element', 'model')
+MODELS = ('lenet5', 'light_vgg')
+OPTIMIZER_CLOCKS = ('participation', 'run')
+OPTIMIZERS = (
+  'sgd',
+  'momentum',
+  'nesterov',
+  'adagrad',
+  'adam',
+  'adamw',
+  'rmsprop',
+)
+PARTITIONS = (
+  'labels',
+  'iid',
+  'dirichlet',
+  'shards',
+  'quantity',
+  'client',
+  'biased',
+)
+SERVER_OPTIMIZERS = ('adagrad', 'adam', 'momentum', 'sgd', 'yogi')
+SPEECH_WORDS = ('all', 'commands')

@@ -1,0 +1,72 @@
+"""Checks of arguments, which return the value or raise `InputError`."""
+
+import difflib
+import math
+import numbers
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from safl_tf.util import errors
+
+
+def real(
+  name: str,
+  value: Any,
+  low: float = -math.inf,
+  high: float = math.inf,
+  open_low: bool = False,
+) -> float:
+  """A finite number in [low, high], or in (low, high] with `open_low`."""
+  number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+  inside = (
+    number
+    and math.isfinite(value)
+    and (low < value if open_low else low <= value)
+    and value <= high
+  )
+  if not inside:
+    raise errors.InputError(
+      name, value, f'must be a number{_interval(low, high, open_low)}'
+    )
+  return float(value)
+
+
+def integer(
+  name: str, value: Any, low: float = -math.inf, high: float = math.inf
+) -> int:
+  """A whole number in [low, high]."""
+  whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+  if not whole or not low <= value <= high:
+    raise errors.InputError(
+      name, value, f'must be a whole number{_interval(low, high, False)}'
+    )
+  return int(value)
+
+
+def choice(name: str, value: Any, allowed: Iterable[str]) -> str:
+  """One of the allowed names; a wrong one gets the nearest suggested."""
+  allowed = list(allowed)
+  if value not in allowed:
+    near = difflib.get_close_matches(str(value), allowed, n=3, cutoff=0.4)
+    hint = f'did you mean {" or ".join(near)}? ' if near else ''
+    raise errors.InputError(
+      name, value, f'{hint}must be one of {", ".join(allowed)}'
+    )
+  return value
+
+
+def call(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+  """Calls a function with those of the arguments that it takes, by name."""
+  known = function.__annotations__
+  return function(**{k: v for k, v in arguments.items() if k in known})
+
+
+def _interval(low: float, high: float, open_low: bool) -> str:
+  """' in (0, 1]', ' >= 1', ' > 0' or nothing."""
+  if math.isinf(low) and math.isinf(high):
+    return ''
+  if math.isinf(high):
+    return f' {">" if open_low else ">="} {low}'
+  if math.isinf(low):
+    return f' <= {high}'
+  return f' in {"(" if open_low else "["}{low}, {high}]'

@@ -1,0 +1,202 @@
+"""What every algorithm keeps, whatever it is made of."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+
+from safl_tf import attacks
+from safl_tf.algorithms import registry
+from safl_tf.core import client_config, process
+from safl_tf.training import loop
+from safl_tf.util import choices
+from tests import tiny
+
+SIZES = (40, 33, 51, 27)
+CONFIG = client_config.LocalConfig(learning_rate=0.01, batch_size=20)
+COMMUNICATING = [
+  name
+  for name in choices.ALGORITHMS
+  if name not in ('centralized', 'local_only')
+]
+# Elements of tiny.dense's two layers, and its units and classes.
+LOWER, UPPER, UNITS, CLASSES = 8 * 5 + 5, 5 * 3 + 3, 5, 3
+WHOLE = LOWER + UPPER
+
+
+def config(name):
+  """FedSGD takes one step on the mean loss, so a far longer one."""
+  if name == 'fedsgd':
+    return dataclasses.replace(CONFIG, learning_rate=0.5)
+  return CONFIG
+
+
+def make(name, clients=None, **options):
+  return process.FederatedProcess(
+    tiny.dense,
+    clients or tiny.clients(SIZES),
+    registry.build(name),
+    options.pop('config', config(name)),
+    jit_compile='false',
+    **options,
+  )
+
+
+def rounds(trainer, state, count):
+  """The states and metrics of some rounds."""
+  found = []
+  for _ in range(count):
+    state, metrics = trainer.next(state)
+    found.append((state, metrics))
+  return found
+
+
+def bits(state):
+  """All that a state is made of."""
+  z_bar = None if state.z_bar is None else state.z_bar.tobytes()
+  memory = {name: a.tobytes() for name, a in state.memory.items()}
+  own = {k: state.client_models[k].tobytes() for k in range(len(SIZES))}
+  return state.seed, state.t, z_bar, memory, own
+
+
+@pytest.mark.parametrize('name', choices.ALGORITHMS)
+def test_learns(name):
+  result = loop.train(
+    tiny.dense,
+    tiny.clients(SIZES),
+    registry.build(name),
+    test_data=tiny.blobs(500, seed=1),
+    rounds=40,
+    config=config(name),
+    jit_compile='false',
+    eval_every=40,
+    progress=False,
+  )
+  assert result.history[-1]['test_accuracy'] > 0.95
+
+
+@pytest.mark.parametrize('name', choices.ALGORITHMS)
+def test_same_seed_same_bits(name):
+  first, second = make(name), make(name)
+  a = rounds(first, first.initialize(3), 3)[-1][0]
+  b = rounds(second, second.initialize(3), 3)[-1][0]
+  other = rounds(first, first.initialize(4), 3)[-1][0]
+  assert bits(a) == bits(b)
+  assert a.z_bar is None or a.z_bar.tobytes() != other.z_bar.tobytes()
+
+
+@pytest.mark.parametrize('name', choices.ALGORITHMS)
+def test_a_state_is_a_value(name):
+  trainer = make(name)
+  states = [s for s, _ in rounds(trainer, trainer.initialize(0), 3)]
+  before = [bits(state) for state in states]
+  again = trainer.next(states[1])[0]
+  assert bits(again) == before[2]
+  assert [bits(state) for state in states] == before
+
+
+@pytest.mark.parametrize('name', choices.ALGORITHMS)
+def test_resumed_is_uninterrupted(name, tmp_path):
+  def run(path, count):
+    return loop.train(
+      tiny.dense,
+      tiny.clients(SIZES),
+      registry.build(name),
+      test_data=tiny.blobs(100, seed=1),
+      rounds=count,
+      config=config(name),
+      jit_compile='false',
+      output_dir=tmp_path / path,
+      progress=False,
+    )
+
+  whole = run('whole', 5)
+  run('parts', 3)  # in the middle of a pass of FedMA
+  parts = run('parts', 5)
+  assert bits(parts.state) == bits(whole.state)
+  same = [
+    {k: v for k, v in row.items() if k not in ('seconds', 'rss_mb')}
+    for row in whole.history
+  ]
+  for row, expected in zip(parts.history, same, strict=True):
+    assert {k: row[k] for k in expected} == expected
+
+
+@pytest.mark.parametrize('name', choices.ALGORITHMS)
+def test_a_round_without_uploads_keeps_the_global_model(name):
+  trainer = make(name)
+  state = rounds(trainer, trainer.initialize(0), 4)[-1][0]
+  if name in COMMUNICATING:
+    broken = make(name, attack=attacks.Attack('nonfinite', fraction=1.0))
+  else:
+    diverging = dataclasses.replace(CONFIG, learning_rate=1e38)
+    broken = make(name, config=diverging)
+  new, metrics = broken.next(state)
+  assert len(metrics.dropped) == len(metrics.ids)
+  assert not metrics.sent.any() and metrics.bytes_up == 0
+  assert new.z_bar.tobytes() == state.z_bar.tobytes()
+  assert all(
+    np.array_equal(new.client_models[k], state.client_models[k])
+    for k in range(len(SIZES))
+  )
+
+
+@pytest.mark.parametrize('name', COMMUNICATING)
+def test_a_non_finite_client_is_dropped(name):
+  attack = attacks.Attack('nonfinite', fraction=0.25)
+  trainer = make(name, attack=attack)
+  (malicious,) = trainer.malicious
+  start = trainer.initialize(0)
+  found = rounds(trainer, start, 4)
+  assert found[0][1].dropped.tolist() == [malicious]
+  position = found[0][1].ids.tolist().index(malicious)
+  assert not found[0][1].sent[position]
+  assert found[0][1].sent.sum() == 3
+  state = found[-1][0]
+  assert np.isfinite(state.z_bar).all()
+  np.testing.assert_array_equal(
+    state.client_models[malicious], start.client_models[malicious]
+  )
+
+
+@pytest.mark.parametrize('name', choices.ALGORITHMS)
+def test_one_client_is_enough(name):
+  trainer = make(name, tiny.clients((60,)))
+  found = rounds(trainer, trainer.initialize(0), 10)
+  losses = [metrics.train_loss for _, metrics in found]
+  assert np.isfinite(found[-1][0].z_bar).all()
+  assert losses[-1] < losses[0]
+
+
+def elements(name, t):
+  """What one client sends and gets in round t, in 4-byte numbers."""
+  if name in ('centralized', 'local_only'):
+    return 0, 0
+  if name == 'fedma':
+    if t % 2 == 1:
+      return LOWER, 0 if t == 1 else WHOLE
+    return UPPER + CLASSES, LOWER + UNITS
+  down = 0 if t == 1 and name != 'fedsgd' else WHOLE
+  if name == 'astw' and 2 <= t <= 11:
+    return LOWER, down
+  return WHOLE, down
+
+
+@pytest.mark.parametrize('name', choices.ALGORITHMS)
+def test_bytes(name):
+  trainer = make(name)
+  found = rounds(trainer, trainer.initialize(0), 13)
+  for t, (_, metrics) in zip(itertools.count(1), found, strict=False):
+    up, down = elements(name, t)
+    assert metrics.bytes_up == 4 * up * metrics.sent.sum()
+    assert metrics.bytes_down == 4 * down * len(metrics.ids)
+    if name not in ('centralized', 'local_only', 'extended_safl'):
+      assert metrics.sent.sum() == 4
+
+
+def test_extended_safl_sends_less_than_everything():
+  trainer = make('extended_safl')
+  found = rounds(trainer, trainer.initialize(0), 13)
+  sent = [int(metrics.sent.sum()) for _, metrics in found]
+  assert sent[0] == 4 and 4 < sum(sent) < 13 * 4

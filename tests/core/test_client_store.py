@@ -1,0 +1,137 @@
+import copy
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+from safl_tf.core import client_store
+from safl_tf.util import errors
+
+
+class Initial:
+  """Draws models and remembers for whom."""
+
+  def __init__(self):
+    self.asked = []
+
+  def __call__(self, k):
+    self.asked.append(k)
+    return np.full(3, k, np.float32)
+
+
+def row(*values):
+  return np.array(values, np.float32)
+
+
+@pytest.fixture(params=['ram', 'mmap'])
+def start(request, tmp_path):
+  return client_store.create(request.param, Initial(), 3, np.float32, tmp_path)
+
+
+def test_a_wrong_kind_is_refused():
+  with pytest.raises(errors.InputError, match='one of ram, mmap'):
+    client_store.create('disk', Initial(), 3, np.float32)
+
+
+def test_initial_models_are_drawn_when_asked_for():
+  initial = Initial()
+  clients = client_store.ClientStore(initial)
+  assert initial.asked == [] and len(clients) == 0
+  np.testing.assert_array_equal(clients[5], [5, 5, 5])
+  assert initial.asked == [5]
+  assert len(clients) == 0  # looking costs nothing
+
+
+def test_updated_is_a_new_value(start):
+  new = start.updated({2: row(1, 1, 1), 4: row(0, 0, 0)})
+  newer = new.updated({2: row(9, 9, 9)})
+  np.testing.assert_array_equal(start[2], [2, 2, 2])
+  np.testing.assert_array_equal(new[2], [1, 1, 1])
+  np.testing.assert_array_equal(newer[2], [9, 9, 9])
+  np.testing.assert_array_equal(newer[4], [0, 0, 0])
+  assert [len(s) for s in (start, new, newer)] == [0, 2, 2]
+
+
+def test_values_stay_what_they_were_whatever_comes_and_goes(start):
+  """Against a dict of copies, with many values alive and others dropped."""
+  random = np.random.default_rng(0)
+  alive = [(start, {})]
+  for _ in range(100):
+    clients, models = alive[random.integers(len(alive))]
+    ids = random.choice(12, random.integers(5), replace=False).tolist()
+    changed = {k: random.normal(size=3).astype(np.float32) for k in ids}
+    alive.append((clients.updated(changed), {**models, **copy_of(changed)}))
+    if len(alive) > 8:
+      del alive[random.integers(len(alive))]
+    for clients, models in alive:
+      assert len(clients) == len(models)
+      for k in range(12):
+        expected = models.get(k, np.full(3, k))
+        np.testing.assert_array_equal(clients[k], expected)
+
+
+def copy_of(models):
+  return {k: model.copy() for k, model in models.items()}
+
+
+def test_what_did_not_change_is_shared():
+  new = client_store.ClientStore(Initial()).updated(
+    {2: row(1, 1, 1), 4: row(0, 0, 0)}
+  )
+  assert new.updated({2: row(9, 9, 9)})[4] is new[4]
+
+
+def test_a_row_of_a_matrix_does_not_keep_the_matrix():
+  matrix = np.zeros((5, 3), np.float32) + 0
+  clients = client_store.ClientStore(Initial()).updated({1: matrix[1]})
+  gone = weakref.ref(matrix)
+  del matrix
+  assert gone() is None
+  np.testing.assert_array_equal(clients[1], [0, 0, 0])
+
+
+def test_changed_since(start):
+  first = start.updated({k: row(k, 0, 0) for k in (7, 0, 12)})
+  second = first.updated({12: row(1, 2, 3), 3: row(1, 2, 3)})
+  assert start.changed_since(None) == []
+  assert second.changed_since(None) == [0, 3, 7, 12]
+  assert second.changed_since({}) == [0, 3, 7, 12]
+  assert second.changed_since(start.versions) == [0, 3, 7, 12]
+  assert second.changed_since(first.versions) == [3, 12]
+  assert second.changed_since(second.versions) == []
+  assert first.updated({}).changed_since(first.versions) == []
+  same = first.updated({0: first[0]})  # trained, whatever came out
+  assert same.changed_since(first.versions) == [0]
+  other = start.updated({k: row(k, 0, 0) for k in (7, 0, 12)})
+  assert other.changed_since(first.versions) == [0, 7, 12]
+  fork = first.updated({12: row(1, 2, 3)})
+  assert fork.changed_since(second.versions) == [12]
+
+
+def test_versions_keep_no_model_alive():
+  model = row(1, 1, 1)
+  gone = weakref.ref(model)
+  versions = client_store.ClientStore(Initial()).updated({1: model}).versions
+  del model
+  gc.collect()
+  assert gone() is None and list(versions) == [1]
+
+
+def test_to_arrays(start):
+  random = np.random.default_rng(0)
+  models = {k: random.normal(size=3).astype(np.float32) for k in (7, 0, 12)}
+  arrays = start.updated(models).to_arrays()
+  np.testing.assert_array_equal(arrays['client_ids'], [0, 7, 12])
+  expected = np.stack([models[k] for k in (0, 7, 12)])
+  assert arrays['client_models'].tobytes() == expected.tobytes()
+  assert arrays['client_models'].dtype == np.float32
+  assert [len(array) for array in start.to_arrays().values()] == [0, 0]
+
+
+def test_a_shallow_copy_is_as_good(start):
+  clients = start.updated({1: row(1, 1, 1)})
+  copied = copy.copy(clients)
+  del clients
+  copied.updated({2: row(2, 2, 2)})
+  np.testing.assert_array_equal(copied[1], [1, 1, 1])

@@ -1,0 +1,383 @@
+import dataclasses
+import functools
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import keras
+import numpy as np
+import pytest
+
+import safl_tf
+from safl_tf.core import client_config, client_update, executors, process
+from safl_tf.core.executors import base, threads, vectorized
+from safl_tf.data import client_data
+from safl_tf.models import lenet5, light_vgg
+from safl_tf.util import choices, errors
+from tests import tiny, tiny_rounds
+
+SIZES = (20, 13, 31, 7, 1, 16)
+CONFIG = client_config.LocalConfig(
+  local_epochs=2, batch_size=8, learning_rate=0.02
+)
+NAMES = tuple(executors.EXECUTORS)
+OTHERS = ('threads', 'vectorized')
+# The same sums in another order: float32 rounding through a few steps.
+CLOSE = {'rtol': 1e-4, 'atol': 2e-5}
+
+
+def images(shape, sizes=(9, 4, 13), seed=0):
+  """Clients with random pictures, and batches of 8 that are often short."""
+  rng = np.random.default_rng(seed)
+  x = rng.integers(0, 256, (sum(sizes), *shape), np.uint8)
+  return tiny.clients(sizes, x, rng.integers(0, 10, sum(sizes)))
+
+
+def normalised_images():
+  """Convolutions with batch normalisation and dropout between them."""
+  layers = keras.layers
+  return keras.Sequential(
+    [
+      keras.Input((8, 8, 1), dtype='uint8'),
+      layers.Rescaling(1 / 255),
+      layers.Conv2D(4, 3, strides=2, padding='same'),
+      layers.BatchNormalization(momentum=0.8),
+      layers.ReLU(),
+      layers.Dropout(0.3),
+      layers.Flatten(),
+      layers.Dense(10),
+    ]
+  )
+
+
+@keras.saving.register_keras_serializable('tests')
+class Centred(keras.layers.Layer):
+  """A user's layer that looks across the batch."""
+
+  def call(self, inputs):
+    return inputs - keras.ops.mean(inputs, axis=0, keepdims=True)
+
+
+def centred():
+  return keras.Sequential(
+    [
+      keras.Input((tiny.FEATURES,)),
+      Centred(),
+      keras.layers.Dense(tiny.CLASSES),
+    ]
+  )
+
+
+PROBLEMS = {
+  'lenet5': (lenet5.lenet5, lambda: images((28, 28, 1))),
+  'light_vgg': (
+    functools.partial(light_vgg.light_vgg, (8, 8, 3)),
+    lambda: images((8, 8, 3)),
+  ),
+  'batch norm and dropout': (normalised_images, lambda: images((8, 8, 1))),
+  'across the batch': (centred, lambda: tiny.clients(SIZES)),
+}
+EXTENDED = safl_tf.build_extended_safl(nu=0.4)  # all there is in a round
+
+
+def make(executor, algorithm=None, model=tiny.dense, clients=None, **options):
+  options = {'config': CONFIG, 'jit_compile': 'false', **options}
+  return process.FederatedProcess(
+    model,
+    tiny.clients(SIZES) if clients is None else clients,
+    algorithm,
+    executor=executor,
+    **options,
+  )
+
+
+def run(trainer, rounds=2, seed=0):
+  state, metrics = trainer.initialize(seed), None
+  for _ in range(rounds):
+    state, metrics = trainer.next(state)
+  return state, metrics
+
+
+@functools.cache
+def reference(problem):
+  """Step by step and uncompiled."""
+  model, clients = PROBLEMS[problem]
+  return run(make('serial', EXTENDED, model, clients()))
+
+
+@pytest.mark.parametrize('problem', PROBLEMS)
+@pytest.mark.parametrize('executor', OTHERS)
+def test_same_results(executor, problem):
+  state, metrics = reference(problem)
+  model, clients = PROBLEMS[problem]
+  other, measured = run(
+    make(executor, EXTENDED, model, clients(), jit_compile='auto')
+  )
+  np.testing.assert_allclose(other.z_bar, state.z_bar, **CLOSE)
+  mine, others = state.client_models.to_arrays(), other.clients.to_arrays()
+  np.testing.assert_array_equal(mine['client_ids'], others['client_ids'])
+  np.testing.assert_allclose(
+    others['client_models'], mine['client_models'], **CLOSE
+  )
+  np.testing.assert_array_equal(measured.sent, metrics.sent)
+  np.testing.assert_allclose(measured.delta, metrics.delta, atol=1e-6)
+  assert measured.kept_local == pytest.approx(metrics.kept_local, rel=1e-6)
+  assert measured.train_loss == pytest.approx(metrics.train_loss, rel=1e-4)
+
+
+@pytest.mark.parametrize('executor', OTHERS)
+def test_same_results_with_examples_held_out(executor):
+  config = dataclasses.replace(CONFIG, holdout=0.3)
+  state, metrics = run(make('serial', EXTENDED, config=config))
+  other, measured = run(make(executor, EXTENDED, config=config))
+  np.testing.assert_allclose(other.z_bar, state.z_bar, **CLOSE)
+  np.testing.assert_array_equal(measured.sent, metrics.sent)
+  np.testing.assert_allclose(measured.delta, metrics.delta, **CLOSE)
+  _, without = run(make(executor, EXTENDED))
+  assert not np.allclose(measured.delta, without.delta)
+
+
+@pytest.mark.parametrize('stack', [1, 2, 4, 6])
+@pytest.mark.parametrize('model', [tiny.dense, tiny.normalised])
+def test_stacks_of_any_size(model, stack):
+  """Six clients: with four to a stack, the last has two idle rows."""
+  expected, _ = run(make('serial', model=model))
+  state, _ = run(make('vectorized', model=model, stack=stack))
+  np.testing.assert_allclose(state.z_bar, expected.z_bar, **CLOSE)
+
+
+@pytest.mark.parametrize('name', tiny.MODELS)
+def test_vectorized_takes_what_users_bring(name):
+  model, form = tiny.MODELS[name]
+  x, y = tiny.blobs(sum(SIZES))
+  parts = np.split(np.arange(len(y)), np.cumsum(SIZES)[:-1])
+  clients = client_data.ClientData.from_arrays(
+    form(x), y, parts, num_classes=tiny.CLASSES
+  )
+  expected, _ = run(make('serial', model=model, clients=clients))
+  state, _ = run(make('vectorized', model=model, clients=clients))
+  np.testing.assert_allclose(state.z_bar, expected.z_bar, **CLOSE)
+
+
+@pytest.mark.parametrize('optimizer', ['nesterov', 'adam', 'adamw'])
+@pytest.mark.parametrize('executor', OTHERS)
+def test_optimizers_with_slots(executor, optimizer):
+  config = client_config.LocalConfig(2, 8, 0.01, optimizer)
+  expected, _ = run(make('serial', config=config))
+  state, _ = run(make(executor, config=config))
+  np.testing.assert_allclose(state.z_bar, expected.z_bar, **CLOSE)
+
+
+@pytest.mark.parametrize('jit', ['false', 'true'])
+@pytest.mark.parametrize('executor', NAMES)
+def test_exactness(executor, jit):
+  """Same seed, same bits; ε = 1 is FedAvg; `next` is a function."""
+  safl = safl_tf.build_safl(fraction=0.7)
+  trainer = make(executor, safl, jit_compile=jit)
+  state, _ = run(trainer, 2)
+  tiny_rounds.check_same(
+    state, run(make(executor, safl, jit_compile=jit), 2)[0]
+  )
+  tiny_rounds.check_same(trainer.next(state)[0], trainer.next(state)[0])
+  other, _ = run(trainer, 2, seed=1)
+  assert not np.array_equal(state.z_bar, other.z_bar)
+  full = safl_tf.build_safl(epsilon=1.0, fraction=0.7)
+  averaged = safl_tf.build_fed_avg(fraction=0.7)
+  one, two = (
+    run(make(executor, a, jit_compile=jit), 2)[0] for a in (full, averaged)
+  )
+  tiny_rounds.check_same(one, two)
+
+
+@pytest.mark.parametrize('jit', ['false', 'true'])
+def test_serial_and_threads_agree_bit_by_bit(jit):
+  """They do the same arithmetic, in pieces or as a whole."""
+  model = tiny.normalised if jit == 'false' else tiny.dense
+  one, other = (
+    run(make(executor, EXTENDED, model, jit_compile=jit), 3)[0]
+    for executor in ('serial', 'threads')
+  )
+  tiny_rounds.check_same(one, other)
+
+
+@pytest.mark.parametrize('executor', NAMES)
+def test_nothing_is_traced_twice(executor):
+  """Whatever the cohort and the clients' sizes."""
+  algorithm = safl_tf.build_extended_safl(fraction=0.5)
+  trainer = make(executor, algorithm, jit_compile='true')
+  state, _ = run(trainer, 2)
+  traces = trainer.num_traces
+  for _ in range(6):
+    state, _ = trainer.next(state)
+  assert trainer.num_traces == traces > 0
+
+
+@pytest.mark.parametrize('executor', NAMES)
+def test_a_client_that_diverges_is_dropped(executor):
+  """And leaves no trace in the others."""
+  linear = lambda: keras.Sequential(
+    [keras.Input((tiny.FEATURES,)), keras.layers.Dense(tiny.CLASSES)]
+  )
+  x, y = tiny.blobs(sum(SIZES))
+  huge = x.copy()
+  huge[20:33] *= 1e30  # client 1's
+  broken, sound = (
+    run(make(executor, None, linear, tiny.clients(SIZES, features, y)), 1)
+    for features in (huge, x)
+  )
+  np.testing.assert_array_equal(broken[1].dropped, [1])
+  for k in (0, 2, 3, 4, 5):
+    one, other = (found[0].clients[k] for found in (broken, sound))
+    assert one.tobytes() == other.tobytes()
+
+
+class Place:
+  """Stands in for a compiled round."""
+
+  def __init__(self, number=0):
+    self.number = number
+
+  def __call__(self, task):
+    time.sleep(0.002 * (task % 3))  # the first is not the fastest
+    return task * task
+
+
+def test_a_pool_keeps_the_order():
+  pool = base.Pool([Place(), Place(), Place()])
+  found = pool.map(lambda k: k + 1, [4, 1, 7, 2, 0, 5])
+  assert list(found) == [25, 4, 64, 9, 1, 36]
+  assert list(pool.map(lambda k: k, [])) == []
+
+
+@pytest.mark.parametrize('broken', ['task', 'round'])
+def test_a_pool_raises_errors_and_goes_on(broken):
+  def fail(value):
+    if value == 3:
+      raise RuntimeError(f'client {value}')
+    return value
+
+  keep = lambda value: value
+  make_task, place = (fail, keep) if broken == 'task' else (keep, fail)
+  pool = base.Pool([place])
+  with pytest.raises(RuntimeError, match='client 3'):
+    list(pool.map(make_task, [3]))
+  assert list(pool.map(make_task, [1, 2])) == [1, 2]  # the place is free again
+
+
+def test_a_pool_uses_all_places_at_once():
+  """Each waits for the other: one after the other they would time out."""
+  meet = threading.Barrier(2)
+  seen = []
+
+  def place(number):
+    def run_here(task):
+      seen.append(number)
+      meet.wait(timeout=10)
+      return task
+
+    return run_here
+
+  pool = base.Pool([place(0), place(1)])
+  assert list(pool.map(lambda k: k, [5, 6])) == [5, 6]
+  assert sorted(seen) == [0, 1]
+
+
+def test_names():
+  assert ('auto', *executors.EXECUTORS) == choices.EXECUTORS
+  assert executors.resolve('auto', on_gpu=False) == 'threads'
+  assert executors.resolve('auto', on_gpu=True) == 'vectorized'
+  assert executors.resolve('serial', on_gpu=True) == 'serial'
+  with pytest.raises(
+    errors.InputError, match=r'^executor=thread: did you mean'
+  ):
+    executors.resolve('thread')
+  with pytest.raises(errors.InputError, match=r'^stack=0: must be'):
+    make('vectorized', stack=0)
+
+
+def test_cores():
+  assert threads.cores() >= 1
+
+
+@pytest.mark.parametrize(
+  'step, memory, most, expected',
+  [(10, 400, 64, 10), (10, 400, 4, 4), (1000, 400, 64, 1), (7, 280, 64, 10)],
+)
+def test_as_many_as_fit(step, memory, most, expected):
+  """A quarter of the memory may be taken."""
+  assert vectorized.fitting(step, memory, most) == expected
+
+
+@pytest.mark.parametrize(
+  'cohort, places, most, expected',
+  [(50, 1, 64, 50), (50, 1, 32, 25), (10, 2, 8, 5), (9, 2, 4, 3), (1, 4, 8, 1)],
+)
+def test_stacks_are_balanced(cohort, places, most, expected):
+  assert vectorized.balanced(cohort, places, most) == expected
+
+
+def test_bytes_of_a_step_follow_the_batch():
+  """At least the gathered pictures, and in proportion to their number."""
+
+  def measured(batch_size):
+    config = client_config.LocalConfig(batch_size=batch_size)
+    trainer = make('serial', None, lenet5.lenet5, images((28, 28, 1)))
+    update = client_update.ClientUpdate(
+      trainer.model, trainer.algorithm, config, *images_and_labels()
+    )
+    return vectorized.step_bytes(update, update.signature(3))
+
+  small, large = measured(10), measured(100)
+  # One layer alone, the first convolution, has 24·24·6 float32 an image.
+  assert large - small > 90 * 24 * 24 * 6 * 4
+  assert 2 < large / small < 10
+
+
+def images_and_labels():
+  clients = images((28, 28, 1))
+  return clients.x, clients.y
+
+
+TWO_DEVICES = """
+  import sys
+  import tensorflow as tf
+
+  cpu = tf.config.list_physical_devices('CPU')[0]
+  two = [tf.config.LogicalDeviceConfiguration()] * 2
+  tf.config.set_logical_device_configuration(cpu, two)
+
+  from safl_tf.executors import common
+  from tests import test_executors, tiny_rounds
+
+  executor = sys.argv[1]
+  used = []
+  original = common.to_numpy
+
+  def spy(update):
+    used.append(update.z.device[-5:])
+    return original(update)
+
+  common.to_numpy = spy
+  one = test_executors.make(executor, device='cpu:1', stack=2)
+  expected, _ = test_executors.run(one, 3)
+  assert set(used) == {'CPU:1'}, used
+  used.clear()
+  both = test_executors.make(executor, device='cpu', stack=2)
+  state, _ = test_executors.run(both, 3)
+  assert set(used) == {'CPU:0', 'CPU:1'}, used
+  assert both.num_traces == 2, both.num_traces
+  tiny_rounds.check_same(state, expected)
+  print('side by side')
+"""
+
+
+@pytest.mark.parametrize('executor', OTHERS)
+def test_two_clients_of_a_kind_side_by_side(executor):
+  """Two logical CPU devices stand in for two GPUs."""
+  program = textwrap.dedent(TWO_DEVICES)
+  done = subprocess.run(
+    [sys.executable, '-c', program, executor], capture_output=True, text=True
+  )
+  assert done.stdout == 'side by side\n', done.stderr[-2000:]

@@ -1,0 +1,315 @@
+"""csv:FILE, good and broken."""
+
+import numpy as np
+import pytest
+
+from safl_tf.data import registry
+from safl_tf.data.files import csv, spec
+from safl_tf.util import errors
+
+FLOWERS = """sepal,petal,species
+5.1,0.2,setosa
+4.9,0.3,setosa
+4.7,0.2,setosa
+7.0,1.4,versicolor
+6.4,1.5,versicolor
+6.9,1.6,versicolor
+"""
+
+
+def write(tmp_path, text):
+  path = tmp_path / 'data.csv'
+  path.write_bytes(text if isinstance(text, bytes) else text.encode())
+  return f'csv:{path}'
+
+
+def load(tmp_path, text, **options):
+  options = spec.Options(**{'test_fraction': 1, **options})
+  return registry.load(write(tmp_path, text), None, options)
+
+
+def test_names_and_floats(tmp_path):
+  data = load(tmp_path, FLOWERS)
+  assert data.name == 'data'
+  assert data.x_test.dtype == np.float32
+  assert data.x_test.shape == (6, 2)
+  np.testing.assert_allclose(data.x_test[0], [5.1, 0.2], rtol=1e-6)
+  assert data.class_names == ('setosa', 'versicolor')
+  assert data.y_test.tolist() == [0, 0, 0, 1, 1, 1]
+  assert data.y_test.dtype == np.int32
+  assert data.client is None
+  assert data.input_shape == (2,)
+
+
+@pytest.mark.parametrize(
+  'text',
+  [
+    '1,2,7\n3,4,9\n',
+    '\ufeff1,2,7\n3,4,9\n',
+    '1;2;7\r\n3;4;9\r\n',
+    '1\t2\t7\n\n3\t4\t9',
+    '\n1, 2, 7.0\n3, 4, 9\n\n',
+    'a,b,c\n1,2,7\n3,4,9\n',
+    '\ufeffa,b,c\n1,2,7\n3,4,9\n',
+    'label,a,b\n7,1,2\n9,3,4\n',
+    'a,Target,b\n1,7,2\n3,9,4\n',
+    'a,y,b\n"1","7",2\n3,9,4\n',
+    'b,c,label\n1,2,7\n3,4,9\n',
+    '1,2,label\n1,2,7\n3,4,9\n',  # a header, as there is a label
+  ],
+)
+def test_layouts(tmp_path, text):
+  data = load(tmp_path, text)
+  np.testing.assert_array_equal(data.x_test, [[1, 2], [3, 4]])
+  assert data.x_test.dtype == np.float32
+  assert data.class_names == ('7', '9')
+  assert data.y_test.tolist() == [0, 1]
+
+
+def test_columns_that_are_asked_for(tmp_path):
+  text = 'who,a,kind,b\nann,1,9,2\nbob,3,7,4\nann,5,7,6\n'
+  data = load(
+    tmp_path, text, label_column='kind', client_column='who', test_fraction=0.5
+  )
+  assert data.class_names == ('7', '9')
+  assert data.x_train.shape[1:] == (2,)
+  table = csv.read(
+    str(tmp_path / 'data.csv'),
+    spec.Options(label_column='kind', client_column='who'),
+  ).train
+  assert table.client.tolist() == ['ann', 'bob', 'ann']
+  np.testing.assert_array_equal(table.x, [[1, 2], [3, 4], [5, 6]])
+
+
+def test_columns_by_number(tmp_path):
+  data = load(tmp_path, '2,0.5,1\n3,0.7,1\n', label_column='1')
+  np.testing.assert_allclose(data.x_test, [[0.5, 1], [0.7, 1]])
+  assert data.class_names == ('2', '3')
+
+
+def test_client_column_is_found_and_split_with_the_rest(tmp_path):
+  rows = [f'{i},{i % 2},dev{i % 5}' for i in range(40)]
+  text = '\n'.join(['x,label,Client', *rows])
+  data = load(tmp_path, text, test_fraction=0.25)
+  assert len(data.x_train) == len(data.client) == 30
+  expected = [f'dev{int(x) % 5}' for x in data.x_train[:, 0]]
+  assert data.client.tolist() == expected
+
+
+def test_last_column_but_the_clients(tmp_path):
+  data = load(tmp_path, 'a,b,species,client\n1,2,ant,x\n3,4,bee,y\n')
+  assert data.class_names == ('ant', 'bee')
+  np.testing.assert_array_equal(data.x_test, [[1, 2], [3, 4]])
+
+
+def test_y_may_be_a_class(tmp_path):
+  data = load(tmp_path, '1,2,y\n3,4,n\n')
+  assert data.class_names == ('n', 'y')
+  assert len(data.y_test) == 2
+
+
+def test_pixels_become_images(tmp_path):
+  rows = [[0, 255, 7, 9, 0, 1, 0], [1, 2, 3, 4, 5, 6, 1]]
+  text = '\n'.join(','.join(map(str, row)) for row in rows)
+  data = load(tmp_path, text, image_size=(2, 3))
+  assert data.x_test.dtype == np.uint8
+  assert data.x_test.shape == (2, 2, 3, 1)
+  assert data.x_test[0, 1, 0, 0] == 9
+  colour = load(tmp_path, text, image_size=(1, 2))
+  assert colour.x_test.shape == (2, 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+  'row', ['0,1,1,0', '0.5,200,0,1', '-1,7,2,3', '0,256,1,1']
+)
+def test_other_numbers_become_float_images(tmp_path, row):
+  data = load(tmp_path, f'{row},a\n0,1,0,1,b\n', image_size=(2, 2))
+  assert data.x_test.dtype == np.float32
+  np.testing.assert_allclose(
+    data.x_test[0].ravel(), [float(cell) for cell in row.split(',')]
+  )
+
+
+@pytest.mark.parametrize('block', [1, 30, 1 << 22])
+def test_blocks_and_both_ways_of_reading(tmp_path, monkeypatch, block):
+  """Fast and slow blocks of one file give what the csv module would."""
+  monkeypatch.setattr(csv, '_BLOCK', block)
+  rng = np.random.default_rng(0)
+  cells = rng.integers(0, 1000, (60, 4)).astype(object)
+  cells[20:40, 1] = rng.normal(size=20)
+  cells[45, 2] = 12345
+  cells[:, 3] %= 3
+  text = '\n'.join(','.join(map(str, row)) for row in cells)
+  data = load(tmp_path, text)
+  np.testing.assert_array_equal(
+    data.x_test, cells[:, :3].astype(np.float64).astype(np.float32)
+  )
+  assert data.y_test.tolist() == cells[:, 3].tolist()
+
+
+def test_fast_way_only_for_plain_small_numbers():
+  fast = lambda text: csv._small_numbers(text, 3, ',')
+  np.testing.assert_array_equal(
+    fast(b'1,20,300\n4,0,999\n'), [[1, 20, 300], [4, 0, 999]]
+  )
+  np.testing.assert_array_equal(fast(b'1,2,3\r\n4,5,6'), [[1, 2, 3], [4, 5, 6]])
+  for other in (
+    b'1,2\n3,4,5,6\n',  # ragged, though there are six cells
+    b'1,2,3\n\n4,5,6\n',
+    b'1,2,1000\n',
+    b'1,2,03\n',  # may be a name
+    b'1,2,-3\n',
+    b'1,2,\n',
+    b'1,2,a\n',
+    b'1, 2,3\n',
+    b'"1",2,3\n',
+  ):
+    assert fast(other) is None
+
+
+def test_leading_zeros_stay_in_names(tmp_path):
+  text = 'x,label,client\n1,0,007\n2,1,7\n'
+  table = csv.read(
+    write(tmp_path, text).removeprefix('csv:'), spec.Options()
+  ).train
+  assert table.client.tolist() == ['007', '7']
+
+
+BROKEN = {
+  'empty': ('', {}, 'is empty'),
+  'blank': ('\n \n\n', {}, 'is empty'),
+  'header only': ('a,b,label\n', {}, 'there is no line but the header'),
+  'text': (
+    FLOWERS.replace('1.4', 'much'),
+    {},
+    "line 5, column petal: 'much' is not a finite number",
+  ),
+  'text among small numbers': (
+    '1,2,0\n3,4,1\n5,x,0\n',
+    {},
+    "line 3, column 2: 'x' is not a finite number",
+  ),
+  'nan': (
+    FLOWERS.replace('4.9', 'nan'),
+    {},
+    "line 3, column sepal: 'nan' is not a finite number",
+  ),
+  'too large': (
+    FLOWERS.replace('4.9', '1e39'),
+    {},
+    "line 3, column sepal: '1e39' is not a finite number",
+  ),
+  'empty cell': (
+    FLOWERS.replace('7.0', ''),
+    {},
+    'line 5, column sepal is empty',
+  ),
+  'empty label': (
+    FLOWERS.replace('0.3,setosa', '0.3,'),
+    {},
+    'line 3, column species is empty',
+  ),
+  'ragged': (
+    FLOWERS.replace('6.4,', ''),
+    {},
+    'line 6 has 2 columns, but line 1 has 3',
+  ),
+  'ragged small numbers': (
+    '1,2,0\n\n3,4,1,1\n',
+    {},
+    'line 3 has 4 columns, but line 1 has 3',
+  ),
+  'quotes': (
+    'a,label\n"1,0\n2,1\n',
+    {},
+    'line 3: unexpected end of data',
+  ),
+  'bytes': (
+    b'a,label\n1,caf\n2,th\n3,caf\xe9\n',
+    {},
+    'line 4 is not UTF-8 text; save the file as UTF-8',
+  ),
+  'no label column': (
+    FLOWERS,
+    {'label_column': 'kind'},
+    'has no column kind (--label_column); its columns are sepal, petal, '
+    'species',
+  ),
+  'no header': (
+    '1,2,0\n3,4,1\n',
+    {'label_column': 'kind'},
+    'has no column kind (--label_column); its columns are 1, 2, 3',
+  ),
+  'no client column': (
+    FLOWERS,
+    {'client_column': 'who'},
+    'has no column who (--client_column); its columns are sepal, petal, '
+    'species',
+  ),
+  'one column': (
+    'a\n1\n',
+    {},
+    'line 1: columns a; must be a label and at least one feature, separated by '
+    'commas, semicolons or tabs',
+  ),
+  'client alone': (
+    'client\n1\n',
+    {},
+    'line 1: columns client; must be a label and at least one feature, '
+    'separated by commas, semicolons or tabs',
+  ),
+  'label and client': (
+    'a,b,label\n1,2,3\n',
+    {'client_column': 'label'},
+    'line 1: columns a, b, label; must be a label and at least one feature, '
+    'separated by commas, semicolons or tabs',
+  ),
+  'unnamed column': (
+    ',a,label\n0,1,2\n',
+    {},
+    'line 1: column 1 has no name',
+  ),
+  'named twice': (
+    'a,b,a,label\n0,1,2,3\n',
+    {},
+    'line 1: column a is there twice',
+  ),
+  'label with a fraction': (
+    'a,target\n1,2\n2,0.5\n3,1\n',
+    {},
+    'line 3, column target: 0.5 is not a whole number; labels must be whole '
+    'numbers or names',
+  ),
+  'one class': (
+    'a,label\n1,cat\n2,cat\n',
+    {},
+    'line 2, column label: all labels are cat; there must be two at least',
+  ),
+  'unknown class': (
+    FLOWERS,
+    {'class_names': ('setosa', 'virginica')},
+    "line 5, column species: 'versicolor' is none of the known labels, setosa, "
+    'virginica',
+  ),
+  'image size': (
+    FLOWERS,
+    {'image_size': (3, 3)},
+    'rows of shape [2] are no images of --image_size=3,3',
+  ),
+}
+
+
+@pytest.mark.parametrize('text, options, message', BROKEN.values(), ids=BROKEN)
+def test_broken(tmp_path, text, options, message):
+  with pytest.raises(errors.InputError) as caught:
+    load(tmp_path, text, **options)
+  name = f'csv:{tmp_path}/data.csv'
+  assert str(caught.value) == f'dataset={name}: {message}'
+
+
+def test_too_few_to_hold_out(tmp_path):
+  with pytest.raises(errors.InputError) as caught:
+    load(tmp_path, 'a,label\n1,x\n2,y\n3,z\n', test_fraction=0.5)
+  assert str(caught.value) == (
+    'test_fraction=0.5: no class has enough examples to hold one out'
+  )

@@ -1,0 +1,18 @@
+"""The gate (24), (25) where z̄ itself is biased."""
+
+import numpy as np
+
+from examples import biased_clients
+
+
+def test_clients_with_one_digit_upload_and_the_others_withhold():
+  """A z̄ that knows the digit 2 only is perfect for those that hold no other."""
+  first, *later = biased_clients.uploads(
+    rounds=4, num_clients=8, mean_examples=100
+  )
+  np.testing.assert_array_equal(first[0], 1)  # no z̄ yet
+  for q, sent, one_digit in later:
+    assert one_digit.sum() == 4
+    np.testing.assert_array_equal(q[one_digit], 1)
+    assert sent[one_digit].all()
+    assert (q[~one_digit] < 0.6).all()

@@ -1,0 +1,358 @@
+import keras
+import numpy as np
+import pytest
+
+from safl_tf.models import lenet5, light_vgg
+from safl_tf.models.fast import choose, folded_conv
+from safl_tf.util import errors
+
+layers = keras.layers
+
+
+def chain(*middle, shape=(12, 12, 2)):
+  return keras.Sequential(
+    [keras.Input(shape), *middle, layers.Flatten(), layers.Dense(3)]
+  )
+
+
+def conv_pool(filters=4, kernel=3, **options):
+  pool = options.pop('pool', None) or layers.MaxPooling2D(2)
+  return [layers.Conv2D(filters, kernel, **options), pool]
+
+
+def functional_chain():
+  entry = x = keras.Input((12, 12, 2))
+  for layer in (*conv_pool(), layers.Flatten(), layers.Dense(3)):
+    x = layer(x)
+  return keras.Model(entry, x)
+
+
+def kinds(model):
+  return [type(layer).__name__ for layer in model.layers]
+
+
+def check_twin(model, twin, shape=(12, 12, 2)):
+  """Same variables in the same order; same outputs once they are equal."""
+  assert twin is not model
+  assert [v.shape for v in twin.trainable_variables] == [
+    v.shape for v in model.trainable_variables
+  ]
+  assert [v.shape for v in twin.non_trainable_variables] == [
+    v.shape for v in model.non_trainable_variables
+  ]
+  pairs = zip(twin.variables, model.variables, strict=True)
+  for number, (mine, other) in enumerate(pairs):
+    rng = np.random.default_rng(number)
+    value = np.abs(rng.normal(size=other.shape)) * 0.1
+    mine.assign(value.astype(other.dtype))
+    other.assign(value.astype(other.dtype))
+  x = np.random.default_rng(0).integers(0, 256, (5, *shape)).astype(np.uint8)
+  np.testing.assert_allclose(twin(x), model(x), rtol=1e-4, atol=1e-4)
+
+
+def test_lenet5_is_folded_and_compiled():
+  model = lenet5.lenet5()
+  lowered = choose.lower(model)
+  assert lowered.jit_compile
+  assert kinds(lowered.model) == [
+    'Rescaling',
+    'FoldedConvPool2D',
+    'FoldedConvPool2D',
+    'Flatten',
+    'Dense',
+    'Dense',
+    'Dense',
+  ]
+  assert {w.lowering for w in lowered.model.layers[1:3]} == {'matmul'}
+  check_twin(model, lowered.model, (28, 28, 1))
+
+
+def test_light_vgg_is_rearranged_and_not_compiled():
+  """But on a GPU left alone; an odd size is pooled by the native layer."""
+  model = light_vgg.light_vgg((24, 24, 1), 3)
+  lowered = choose.lower(model)
+  assert not lowered.jit_compile
+  assert kinds(lowered.model)[2:7] == [
+    *['WideConvPool2D'] * 3,  # of 24, 12 and 6 pixels
+    'Conv2D',
+    'MaxPooling2D',
+  ]
+  check_twin(model, lowered.model, (24, 24, 1))
+  assert choose.lower(model, on_gpu=True)[:2] == (model, False)
+
+
+def test_functional_chain_is_folded():
+  model = functional_chain()
+  for _ in range(2):  # and leaves nothing behind that would hinder a second
+    lowered = choose.lower(model)
+    assert kinds(lowered.model) == ['FoldedConvPool2D', 'Flatten', 'Dense']
+    assert lowered.jit_compile
+  check_twin(model, lowered.model)
+
+
+@pytest.mark.parametrize('padding', ['valid', 'same'])
+@pytest.mark.parametrize('pool', [layers.MaxPooling2D, layers.AveragePooling2D])
+def test_chains_with_other_layers_are_folded(padding, pool):
+  model = chain(
+    *conv_pool(pool=pool(2), padding=padding, activation='relu'),
+    layers.LayerNormalization(),
+    *conv_pool(8, 3, pool=pool(2), padding=padding, use_bias=False),
+    layers.ReLU(),
+  )
+  lowered = choose.lower(model)
+  assert kinds(lowered.model).count('FoldedConvPool2D') == 2
+  assert lowered.jit_compile
+  check_twin(model, lowered.model)
+
+
+def test_dropout_is_folded_but_not_compiled():
+  """XLA's random numbers cost more than it gains."""
+  model = chain(*conv_pool(), layers.Dropout(0.5))
+  lowered = choose.lower(model)
+  assert lowered.model.layers[0].lowering == 'conv'
+  assert not lowered.jit_compile
+  check_twin(model, lowered.model)
+
+
+def test_batch_normalization_keeps_a_chain_from_being_compiled():
+  """Its statistics would see what pads a batch."""
+  model = chain(*conv_pool(), layers.BatchNormalization())
+  assert not choose.lower(model).jit_compile
+  dense = keras.Sequential(
+    [keras.Input((8,)), layers.BatchNormalization(), layers.Dense(3)]
+  )
+  assert choose.lower(dense)[:2] == (dense, False)
+  check_twin(model, choose.fold(model, 'conv'))
+
+
+def test_frozen_layers_stay_frozen():
+  model = chain(*conv_pool(), layers.Flatten(), layers.Dense(5))
+  model.layers[-2].trainable = False
+  lowered = choose.lower(model)
+  assert 'FoldedConvPool2D' in kinds(lowered.model)
+  check_twin(model, lowered.model)
+
+
+def residual():
+  entry = keras.Input((12, 12, 2))
+  x = layers.Conv2D(2, 3, padding='same')(entry)
+  x = layers.MaxPooling2D(2)(x)
+  y = layers.ReLU()(x)
+  y = layers.Flatten()(layers.Add()([x, y]))  # one layer at each depth
+  return keras.Model(entry, layers.Dense(3)(y))
+
+
+def branches():
+  entry = keras.Input((12, 12, 2))
+  sides = [
+    layers.Flatten()(layers.MaxPooling2D(2)(layers.Conv2D(2, 3)(entry)))
+    for _ in range(2)
+  ]
+  return keras.Model(entry, layers.Dense(3)(layers.Concatenate()(sides)))
+
+
+def used_twice():
+  entry = keras.Input((12, 12, 2))
+  conv = layers.Conv2D(2, 3, padding='same')
+  pool = layers.MaxPooling2D(2)
+  x = pool(conv(pool(conv(entry))))
+  return keras.Model(entry, layers.Dense(3)(layers.Flatten()(x)))
+
+
+def with_operation():
+  entry = keras.Input((12, 12, 2))
+  x = layers.MaxPooling2D(2)(layers.Conv2D(2, 3)(entry))
+  return keras.Model(entry, layers.Dense(3)(layers.Flatten()(x * 2.0)))
+
+
+class OwnSequential(keras.Sequential):
+  def call(self, inputs, training=None, mask=None):
+    return 2 * super().call(inputs, training=training, mask=mask)
+
+
+def own_call():
+  return OwnSequential(chain(*conv_pool()).layers)
+
+
+ALONE = {
+  'residual': residual,
+  'branches': branches,
+  'a layer used twice': used_twice,
+  'an operation that is no layer': with_operation,
+  'a call of its own': own_call,
+  'a nested model': lambda: chain(keras.Sequential(conv_pool())),
+  'strides': lambda: chain(*conv_pool(strides=2)),
+  'dilation': lambda: chain(*conv_pool(dilation_rate=2)),
+  'groups': lambda: chain(*conv_pool(groups=2)),
+  'an even kernel': lambda: chain(*conv_pool(kernel=2)),
+  'a kernel that is not square': lambda: chain(*conv_pool(kernel=(3, 5))),
+  'many filters': lambda: chain(*conv_pool(filters=64)),
+  'no pooling': lambda: chain(layers.Conv2D(4, 3)),
+  'a layer before pooling': lambda: chain(
+    layers.Conv2D(4, 3), layers.ReLU(), layers.MaxPooling2D(2)
+  ),
+  'pooling by 3': lambda: chain(*conv_pool(pool=layers.MaxPooling2D(3))),
+  'overlapping pooling': lambda: chain(
+    *conv_pool(pool=layers.MaxPooling2D(2, strides=1))
+  ),
+  'padded pooling': lambda: chain(
+    *conv_pool(pool=layers.MaxPooling2D(2, padding='same'))
+  ),
+  'a regularizer': lambda: chain(*conv_pool(kernel_regularizer='l2')),
+  'a constraint': lambda: chain(*conv_pool(kernel_constraint='max_norm')),
+  'a frozen convolution': lambda: chain(*conv_pool(trainable=False)),
+  'softmax': lambda: chain(*conv_pool(activation='softmax')),
+  'log_softmax': lambda: chain(*conv_pool(activation='log_softmax')),
+  'a function as activation': lambda: chain(
+    *conv_pool(activation=lambda x: x / keras.ops.sum(x, axis=-1, keepdims=1))
+  ),
+  'a separable convolution': lambda: chain(
+    layers.SeparableConv2D(4, 3), layers.MaxPooling2D(2)
+  ),
+  'images of any size': lambda: keras.Sequential(
+    [
+      keras.Input((None, None, 2)),
+      *conv_pool(),
+      layers.GlobalAveragePooling2D(),
+      layers.Dense(3),
+    ]
+  ),
+}
+
+
+@pytest.mark.parametrize('make', ALONE.values(), ids=ALONE)
+def test_left_alone(make):
+  model = make()
+  assert choose.fold(model) is None
+  assert choose.lower(model)[:2] == (model, False)
+  assert choose.lower(model, 'true')[:2] == (model, True)
+
+
+def test_without_convolutions_is_compiled():
+  dense = keras.Sequential([keras.Input((8,)), layers.Dense(3)])
+  assert choose.lower(dense)[:2] == (dense, True)
+  entries = [keras.Input((4,)), keras.Input((4,))]
+  both = layers.Dense(3)(layers.Concatenate()(entries))
+  functional = keras.Model(entries, both)
+  assert choose.lower(functional)[:2] == (functional, True)
+
+
+@keras.saving.register_keras_serializable('tests')
+class Dense(keras.layers.Layer):
+  """A layer of the user's, by chance of a name that is known."""
+
+  def call(self, inputs):
+    return inputs
+
+
+class Subclassed(keras.Model):
+  def __init__(self):
+    super().__init__()
+    self.dense = layers.Dense(3)
+
+  def call(self, inputs):
+    return self.dense(inputs)
+
+
+def subclassed():
+  model = Subclassed()
+  model(np.zeros((1, 8), np.float32))
+  return model
+
+
+UNKNOWN = {
+  'Lambda': lambda: keras.Sequential(
+    [keras.Input((8,)), layers.Lambda(lambda x: x), layers.Dense(3)]
+  ),
+  'own layer': lambda: keras.Sequential(
+    [keras.Input((8,)), Dense(), layers.Dense(3)]
+  ),
+  'subclassed model': subclassed,
+}
+
+
+@pytest.mark.parametrize('make', UNKNOWN.values(), ids=UNKNOWN)
+def test_unknown_layers_are_not_compiled(make):
+  model = make()
+  assert choose.lower(model)[:2] == (model, False)
+
+
+def test_unknown_layers_keep_a_chain_from_being_compiled():
+  model = chain(*conv_pool(), Dense())
+  assert not choose.lower(model).jit_compile
+
+
+def test_forced():
+  model = lenet5.lenet5()
+  on, off = choose.lower(model, 'true'), choose.lower(model, 'false')
+  assert on.jit_compile and not off.jit_compile
+  for lowered, how in (on, 'matmul'), (off, 'conv'):
+    found = [w for w in lowered.model.layers if 'Folded' in type(w).__name__]
+    assert [w.lowering for w in found] == [how, how]
+  check_twin(model, off.model, (28, 28, 1))
+
+
+def test_on_a_gpu_convolutions_are_native():
+  model = lenet5.lenet5()
+  assert choose.lower(model, on_gpu=True)[:2] == (model, False)
+
+
+def test_precision_is_kept():
+  model = chain(*conv_pool(dtype='mixed_bfloat16'))
+  twin = choose.lower(model).model
+  assert isinstance(twin.layers[0], folded_conv.FoldedConvPool2D)
+  assert twin.layers[0].compute_dtype == 'bfloat16'
+
+
+def test_refused():
+  with pytest.raises(errors.InputError, match=r'^jit_compile=yes: '):
+    choose.lower(lenet5.lenet5(), 'yes')
+
+
+def test_which_models_treat_each_example_by_itself():
+  def known(*middle):
+    return choose.lower(chain(*middle)).per_example
+
+  assert known() and known(*conv_pool()) and known(layers.Dropout(0.5))
+  assert choose.lower(light_vgg.light_vgg()).per_example
+  assert not known(layers.BatchNormalization())
+  assert not known(layers.Lambda(lambda x: x - keras.ops.mean(x, axis=0)))
+
+
+def test_stacked_convolutions_become_products():
+  """Folded where they can be, on a GPU too; else by patches."""
+  for on_gpu in (False, True):
+    lenet = choose.lower(lenet5.lenet5(), on_gpu=on_gpu, stacked=True)
+    assert kinds(lenet.model).count('FoldedConvPool2D') == 2
+    model = light_vgg.light_vgg((16, 16, 3))
+    vgg = choose.lower(model, on_gpu=on_gpu, stacked=True)
+    assert kinds(vgg.model).count('PatchConv2D') == 6
+    assert vgg.jit_compile
+    check_twin(model, vgg.model, (16, 16, 3))
+  off = choose.lower(lenet5.lenet5(), 'false', stacked=True).model
+  assert {layer.lowering for layer in off.layers[1:3]} == {'matmul'}
+
+
+def residual():
+  entry = keras.Input((12, 12, 2))
+  x = layers.Conv2D(4, 3, padding='same', activation='relu')(entry)
+  y = layers.BatchNormalization()(layers.Conv2D(4, 3, padding='same')(x))
+  x = layers.GlobalAveragePooling2D()(layers.Add()([x, y]))
+  return keras.Model(entry, layers.Dense(3)(layers.Dropout(0.1)(x)))
+
+
+def test_stacked_models_that_are_no_chain():
+  model = residual()
+  lowered = choose.lower(model, stacked=True)
+  assert kinds(lowered.model).count('PatchConv2D') == 2
+  assert not lowered.jit_compile and not lowered.per_example
+  check_twin(model, lowered.model)
+
+
+@pytest.mark.parametrize(
+  'model',
+  [chain(), chain(layers.Conv2D(4, 3, groups=2))],
+  ids=['no convolution', 'groups'],
+)
+def test_nothing_to_put_in_patches(model):
+  assert choose.to_patches(model) is None

@@ -1,0 +1,265 @@
+import csv
+import io
+import math
+import subprocess
+import sys
+
+import pytest
+
+from safl_tf.reporting import comparison, plots
+
+AT = (1, 3, 5)
+
+
+def make_run(algorithm, seed, accuracies, losses=None, megabytes=2):
+  """A run whose round t uploads `megabytes`, half of it down, in t seconds."""
+  losses = losses or [1.0] * len(accuracies)
+  return comparison.Run(
+    algorithm,
+    seed,
+    [
+      {
+        'round': t,
+        'test_accuracy': accuracy,
+        'test_loss': loss,
+        'uploaded': 3,
+        'total_bytes_up': megabytes * 1_000_000 * t,
+        'total_bytes_down': megabytes * 500_000 * t,
+        'seconds': float(t),
+      }
+      for t, (accuracy, loss) in enumerate(
+        zip(accuracies, losses, strict=True), start=1
+      )
+    ],
+  )
+
+
+RUNS = [
+  make_run('fedavg', 0, [0.1, 0.2, 0.3, 0.4, 0.3]),
+  make_run('fedavg', 1, [0.1, 0.3, 0.5, 0.7, 0.6], megabytes=4),
+  make_run('safl', 0, [0.2, 0.5, 0.6, 0.8, 0.7]),
+  make_run('safl', 1, [0.4, 0.6, 0.8, 0.8, 0.9]),
+]
+
+
+def averaged(runs, target=0.6, at_rounds=AT):
+  rows = comparison.run_rows(runs, at_rounds, target)
+  return {row['algorithm']: row for row in comparison.algorithm_rows(rows)}
+
+
+def test_a_run():
+  (row,) = comparison.run_rows(RUNS[1:2], AT, 0.6)
+  assert row == {
+    'algorithm': 'fedavg',
+    'seed': 1,
+    'target_accuracy': 0.6,
+    'rounds': 5,
+    'accuracy_round_1': 0.1,
+    'accuracy_round_3': 0.5,
+    'accuracy_round_5': 0.6,
+    'final_accuracy': 0.6,
+    'best_accuracy': 0.7,
+    'rounds_to_target': 4,
+    'mb_up_to_target': 16.0,
+    'uploads': 15,
+    'mb_up': 20.0,
+    'mb_down': 10.0,
+    'seconds': 15.0,
+  }
+
+
+def test_rounds_that_were_not_evaluated():
+  run = make_run('safl', 0, [None, 0.5, None, 0.9, None])
+  (row,) = comparison.run_rows([run], (1, 2, 3, 5, 6), 0.9)
+  assert row['accuracy_round_1'] is None
+  assert row['accuracy_round_2'] == row['accuracy_round_3'] == 0.5
+  assert row['accuracy_round_5'] == row['final_accuracy'] == 0.9
+  assert row['accuracy_round_6'] is None  # the run ended before
+  assert row['rounds_to_target'] == 4
+
+
+def test_no_accuracy_at_all():
+  runs = [make_run('safl', seed, [None, None]) for seed in (0, 1)]
+  row = averaged(runs)['safl']
+  assert row['final_accuracy_mean'] is row['best_accuracy_mean'] is None
+  assert row['rounds_to_target_mean'] is row['final_accuracy_sd'] is None
+  assert row['mb_up_mean'] == 4
+  assert all(not chart.curves[0].x for chart in accuracies(runs))
+
+
+def accuracies(runs):
+  charts = comparison.charts(runs)
+  return charts['accuracy'], charts['traffic']
+
+
+def test_means_and_sample_standard_deviations():
+  row = averaged(RUNS)['safl']
+  assert (row['seeds'], row['reached_target']) == (2, 2)
+  assert row['final_accuracy_mean'] == pytest.approx(0.8)
+  assert row['final_accuracy_sd'] == pytest.approx(0.2 / math.sqrt(2))
+  assert row['accuracy_round_3_mean'] == pytest.approx(0.7)
+  assert row['rounds_to_target_mean'] == 2.5
+  assert row['rounds_to_target_sd'] == pytest.approx(math.sqrt(0.5))
+  three = [make_run('safl', s, [a]) for s, a in enumerate((0.1, 0.2, 0.6))]
+  # Squared distances from 0.3 add up to 0.14; of these, half.
+  assert averaged(three)['safl']['final_accuracy_sd'] == pytest.approx(
+    math.sqrt(0.07)
+  )
+
+
+def test_target_that_some_do_not_reach():
+  row = averaged(RUNS)['fedavg']
+  assert (row['seeds'], row['reached_target']) == (2, 1)
+  assert (row['rounds_to_target_mean'], row['rounds_to_target_sd']) == (4, None)
+  assert row['mb_up_to_target_mean'] == 16
+  row = averaged(RUNS, target=0.75)['fedavg']
+  assert (row['reached_target'], row['rounds_to_target_mean']) == (0, None)
+
+
+def test_a_mean_is_over_all_runs_or_not_there():
+  runs = [make_run('safl', 0, [0.1, 0.2]), make_run('safl', 1, [0.3])]
+  row = averaged(runs, at_rounds=(1, 2))['safl']
+  assert row['accuracy_round_1_mean'] == pytest.approx(0.2)
+  assert row['accuracy_round_2_mean'] is row['accuracy_round_2_sd'] is None
+  assert row['rounds_mean'] == 1.5
+  for chart in accuracies(runs):
+    assert len(chart.curves[0].x) == 1
+
+
+def test_one_seed():
+  row = averaged(RUNS[2:3])['safl']
+  assert row['final_accuracy_mean'] == 0.7
+  assert {v for name, v in row.items() if name.endswith('_sd')} == {None}
+  assert comparison.charts(RUNS[2:3])['loss'].curves[0].spread == []
+
+
+@pytest.mark.parametrize('make', [lambda rows: rows, comparison.algorithm_rows])
+def test_csv_reads_back(make):
+  rows = make(comparison.run_rows(RUNS, AT, 0.75))
+  read = list(csv.DictReader(io.StringIO(comparison.to_csv(rows))))
+  assert len(read) == len(rows)
+  for cells, row in zip(read, rows, strict=True):
+    assert list(cells) == list(row)
+    for name, value in row.items():
+      if name == 'algorithm':
+        assert cells[name] == value
+      else:
+        assert (float(cells[name]) if cells[name] else None) == value
+
+
+def test_table():
+  rows = comparison.run_rows(RUNS, (3,), 0.6)
+  headings, *lines = comparison.table(comparison.algorithm_rows(rows))
+  fedavg, safl = (dict(zip(headings, line, strict=True)) for line in lines)
+  assert safl == {
+    'algorithm': 'safl',
+    'seeds': '2',
+    'round 3 (%)': '70.0 ± 14.1',
+    'final (%)': '80.0 ± 14.1',
+    'best (%)': '85.0 ± 7.1',
+    'reached 60 %': '2 of 2',
+    'rounds until 60 %': '2.5 ± 0.7',
+    'MB up until 60 %': '5.0 ± 1.4',
+    'uploads': '15 ± 0',
+    'MB up': '10.0 ± 0.0',
+    'MB down': '5.0 ± 0.0',
+    'seconds': '15.0 ± 0.0',
+  }
+  assert fedavg['reached 60 %'] == '1 of 2'
+  assert fedavg['rounds until 60 %'] == '4'
+
+
+def test_table_of_one_seed():
+  rows = comparison.run_rows(RUNS[:1], (3, 6), 0.6)
+  headings, line = comparison.table(comparison.algorithm_rows(rows))
+  cells = dict(zip(headings, line, strict=True))
+  assert cells['final (%)'] == '30.0'
+  assert cells['round 6 (%)'] == '-'
+  assert (
+    cells['rounds until 60 %'] == cells['MB up until 60 %'] == 'not reached'
+  )
+  assert cells['uploads'] == '15'
+
+
+def test_markdown():
+  lines = [['name', 'number'], ['a|b', '1.0'], ['longer', '10.0 ± 1.0']]
+  assert comparison.to_markdown(lines) == (
+    '| name   |     number |\n'
+    '| ------ | ---------: |\n'
+    '| a\\|b   |        1.0 |\n'
+    '| longer | 10.0 ± 1.0 |\n'
+  )
+
+
+def test_charts():
+  charts = comparison.charts(RUNS)
+  assert list(charts) == ['accuracy', 'loss', 'traffic']
+  for chart in charts.values():
+    assert [curve.name for curve in chart.curves] == ['fedavg', 'safl']
+  fedavg = charts['accuracy'].curves[0]
+  assert fedavg.x == [1, 2, 3, 4, 5]
+  assert fedavg.y == pytest.approx([10, 25, 40, 55, 45])
+  halved = [d / math.sqrt(2) for d in (0, 10, 20, 30, 30)]
+  assert fedavg.spread == pytest.approx(halved)
+  by_traffic = charts['traffic'].curves[0]
+  assert by_traffic.x == pytest.approx([3, 6, 9, 12, 15])
+  assert by_traffic.y == fedavg.y
+
+
+def test_losses_that_are_not_finite_are_not_drawn():
+  losses = [2.0, math.inf, math.nan, 1.0, None]
+  run = make_run('safl', 0, [0.1] * 5, losses)
+  curve = comparison.charts([run])['loss'].curves[0]
+  assert (curve.x, curve.y) == ([1, 4], [2, 1])
+
+
+def test_pictures(tmp_path):
+  path = tmp_path / 'a.png'
+  chart = comparison.charts(RUNS)['traffic']
+  figure = plots.chart(chart, path)
+  assert path.read_bytes().startswith(b'\x89PNG')
+  (axes,) = figure.axes
+  assert axes.get_xlabel() == 'uploaded in total (MB)'
+  assert axes.get_ylim()[1] <= 101
+  for line, band, curve in zip(
+    axes.lines, axes.collections, chart.curves, strict=True
+  ):
+    assert line.get_label() == curve.name
+    assert line.get_xdata().tolist() == curve.x
+    assert line.get_ydata().tolist() == curve.y
+    ends = band.get_paths()[0].vertices[:, 1]
+    most = max(y + d for y, d in zip(curve.y, curve.spread, strict=True))
+    assert ends.max() == pytest.approx(most)
+  (legend,) = figure.legends
+  assert [t.get_text() for t in legend.get_texts()] == ['fedavg', 'safl']
+
+
+def test_pictures_of_many_and_of_nothing(tmp_path):
+  runs = [make_run(f'way_{i}', 0, [0.5]) for i in range(28)]
+  runs.append(make_run('nothing', 0, [None]))
+  figure = plots.chart(comparison.charts(runs)['accuracy'], tmp_path / 'a.png')
+  lines = figure.axes[0].lines
+  looks = {f'{line.get_color()} {line._dash_pattern}' for line in lines[:28]}
+  assert len(looks) == 28
+  assert lines[28].get_label() == 'nothing (no values)'
+  assert lines[0].get_marker() == 'o'  # a single point is visible
+
+
+@pytest.mark.parametrize(
+  ('rounds', 'expected'),
+  [(100, [25, 50, 75]), (50, [12, 25, 37]), (2, [1]), (1, [1])],
+)
+def test_quarters(rounds, expected):
+  assert comparison.quarters(rounds) == expected
+
+
+def test_needs_no_tensorflow():
+  script = (
+    'import sys; from safl_tf import comparison, pages; '
+    'print([m for m in ("tensorflow", "keras", "matplotlib") '
+    'if m in sys.modules])'
+  )
+  done = subprocess.run(
+    [sys.executable, '-c', script], capture_output=True, text=True, check=True
+  )
+  assert done.stdout.strip() == '[]'

@@ -1,0 +1,252 @@
+import html.parser
+import re
+import xml.etree.ElementTree as ET
+
+import matplotlib.colors
+import pytest
+
+from safl_tf.reporting import html as html_lib
+from safl_tf.reporting import html_style, plots
+from tests import browser
+
+VOID = {'meta'}
+NASTY = '<script>alert("1")</script> & \'two\''
+
+
+def make_chart(curves=11, points=50, spread=True, **options):
+  """Curves from 0 % to 100 %."""
+  return plots.Chart(
+    options.pop('title', 'Accuracy'),
+    'round',
+    'test accuracy (%)',
+    [
+      plots.Curve(
+        f'way_{i}',
+        [t + 1 for t in range(points)],
+        [100 * t / points * (1 - 0.05 * i) for t in range(points)],
+        [5.0] * points if spread else [],
+      )
+      for i in range(curves)
+    ],
+    most=options.pop('most', 100.0),
+  )
+
+
+def make_page(chart, title='Title'):
+  lines = [['name', 'value'], *([c.name, '1.0 ± 0.1'] for c in chart.curves)]
+  parts = [
+    html_lib.heading('Heading'),
+    html_lib.paragraph('Text'),
+    html_lib.table(lines, keys=True),
+    html_lib.charts([html_lib.line_chart(chart)]),
+    html_lib.settings('Settings', {'epsilon': 0.3, 'data_dir': None}),
+  ]
+  return html_lib.page(title, parts)
+
+
+class Checker(html.parser.HTMLParser):
+  """Reads a page; every element must be closed, in order."""
+
+  def __init__(self, text):
+    super().__init__()
+    self.open, self.tags, self.text = [], [], []
+    self.attributes = []
+    self.feed(text)
+    self.close()
+    assert self.open == []
+
+  def handle_starttag(self, tag, attrs):
+    self.tags.append(tag)
+    self.attributes.append(dict(attrs))
+    assert len(dict(attrs)) == len(attrs), 'an attribute is there twice'
+    if tag not in VOID:
+      self.open.append(tag)
+
+  def handle_startendtag(self, tag, attrs):
+    self.handle_starttag(tag, attrs)
+    self.handle_endtag(tag)
+
+  def handle_endtag(self, tag):
+    assert self.open.pop() == tag
+
+  def handle_data(self, data):
+    self.text.append(data)
+
+
+def drawing(chart):
+  """The chart's SVG as a tree."""
+  text = html_lib.line_chart(chart)
+  found = re.search(r'<svg viewBox="0 0 480.*?</svg>', text, re.DOTALL)
+  return ET.fromstring(found[0])
+
+
+def points(element):
+  pairs = element.get('points').split()
+  return [tuple(map(float, pair.split(','))) for pair in pairs]
+
+
+@pytest.mark.parametrize(
+  'chart',
+  [make_chart(), make_chart(points=1), make_chart(2, 0), make_chart(0)],
+  ids=['usual', 'one point', 'no points', 'no curves'],
+)
+def test_page_is_well_formed_and_stands_alone(chart):
+  page = make_page(chart)
+  read = Checker(page)
+  assert page.startswith('<!DOCTYPE html>')
+  assert read.text.count('-') == 1  # data_dir
+  assert {'title', 'main', 'table', 'svg', 'figure', 'dl'} <= set(read.tags)
+  assert not {'link', 'img', 'iframe', 'object', 'embed'} & set(read.tags)
+  for attributes in read.attributes:
+    assert not {'src', 'href', 'xlink:href', 'style'} & attributes.keys()
+  assert not re.search(r'https?:|@import|url\(', page)
+
+
+def test_whatever_is_told_is_text():
+  chart = make_chart(2, title=NASTY)
+  chart = chart._replace(x_label=NASTY, y_label=NASTY)
+  chart.curves[0] = chart.curves[0]._replace(name=NASTY)
+  parts = [
+    html_lib.heading(NASTY),
+    html_lib.paragraph(NASTY),
+    html_lib.note(NASTY),
+    html_lib.table([[NASTY, NASTY], [NASTY, NASTY]]),
+    html_lib.line_chart(chart),
+    html_lib.settings(NASTY, {NASTY: NASTY}),
+  ]
+  plain = Checker(make_page(make_chart(2)))
+  read = Checker(html_lib.page(NASTY, parts))
+  assert read.tags.count('script') == plain.tags.count('script') == 1
+  # Title, h1, h2, two p, four cells, caption, two labels, legend, settings.
+  assert read.text.count(NASTY) == 2 + 3 + 4 + 3 + 1 + 3
+  assert NASTY in [a.get('data-algorithm') for a in read.attributes]
+
+
+def test_curves_are_where_the_values_are():
+  curve = plots.Curve('a', [0, 4, 10], [20, 60, 100], [0, 10, 10])
+  tree = drawing(plots.Chart('t', 'x', 'y', [curve], most=100.0))
+  (group,) = tree.iter('g')
+  assert group.get('class').split()[0] == 'curve'
+  assert group.get('data-algorithm') == 'a'
+  assert group.get('data-y') == '20 60 100'
+  assert group.get('data-spread') == '0 10 10'
+  numbers = {e.text: e for e in tree.iter('text')}
+  line = points(group.find('polyline'))
+  for (x, y), x_text, y_text in zip(
+    line, ('0', '4', '10'), ('20', '60', '100'), strict=True
+  ):
+    assert x == pytest.approx(float(numbers[x_text].get('x')), abs=0.1)
+    assert y == pytest.approx(float(numbers[y_text].get('y')) - 4, abs=0.1)
+  band = points(group.find('polygon'))
+  assert [x for x, _ in band] == [x for x, _ in line + line[::-1]]
+  high, low = band[:3], band[3:][::-1]
+  assert high[0] == low[0] == line[0]
+  assert line[1][1] - high[1][1] == pytest.approx(low[1][1] - line[1][1])
+  assert high[2] == line[2]  # no more than 100
+  assert low[2][1] > line[2][1]
+
+
+@pytest.mark.parametrize(
+  ('low', 'high', 'expected'),
+  [
+    (0, 100, ['0', '20', '40', '60', '80', '100']),
+    (0.11, 0.29, ['0.10', '0.15', '0.20', '0.25', '0.30']),
+    (10, 10, ['9.4', '9.6', '9.8', '10.0', '10.2', '10.4', '10.6']),
+    (0, 2.31, ['0.0', '0.5', '1.0', '1.5', '2.0', '2.5']),
+    (500, 12_400, ['0', '5,000', '10,000', '15,000']),
+    (0, 4e30, ['0', '1e+30', '2e+30', '3e+30', '4e+30']),
+  ],
+)
+def test_numbers_at_the_axis(low, high, expected):
+  curve = plots.Curve('a', [1, 2], [low, high])
+  tree = drawing(plots.Chart('t', 'x', 'y', [curve]))
+  left = [e for e in tree.iter('text') if e.get('class') == 'left']
+  assert [e.text for e in left] == expected
+  widest = max(len(text) for text in expected)
+  assert all(float(e.get('x')) > 8 * widest for e in left)  # none is cut
+
+
+@pytest.mark.parametrize('rounds', [1, 2, 3, 50, 100, 1000])
+def test_rounds_are_whole_numbers(rounds):
+  tree = drawing(make_chart(1, rounds))
+  below = [e for e in tree.iter('text') if e.get('class') != 'left']
+  assert 1 <= len(below) <= 8
+  for text in below:
+    assert 1 <= int(text.text.replace(',', '')) <= rounds
+    assert 0 < float(text.get('x')) <= 480 - 14
+
+
+@pytest.mark.parametrize('count, dots', [(1, 1), (4, 4), (13, 0)])
+def test_few_points_are_dots(count, dots):
+  (group,) = drawing(make_chart(1, count)).iter('g')
+  found = [
+    (float(dot.get('cx')), float(dot.get('cy'))) for dot in group.iter('circle')
+  ]
+  assert found == points(group.find('polyline'))[:dots]
+
+
+def test_a_curve_without_values_is_told():
+  chart = make_chart(2)
+  chart.curves[0] = plots.Curve('nothing', [], [])
+  assert 'nothing (no values)' in Checker(html_lib.line_chart(chart)).text
+  empty, drawn = drawing(chart).iter('g')
+  assert points(empty.find('polyline')) == []
+  assert len(points(drawn.find('polyline'))) == 50
+
+
+def luminance(color):
+  linear = [
+    v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4
+    for v in matplotlib.colors.to_rgb(color)
+  ]
+  weights = (0.2126, 0.7152, 0.0722)
+  return sum(w * v for w, v in zip(weights, linear, strict=True))
+
+
+def test_looks():
+  """Curves differ, and stand out from the page in light and in dark."""
+  css = html_style.css()
+  looks = re.findall(r'^\.s\d+ \{ (.*) \}$', css, re.MULTILINE)
+  assert len(looks) == len(set(looks)) == html_style.LOOKS == 28
+  light, dark = re.findall(r'--page: .*?(?=\})', css)
+  for text in (light, dark):
+    colors = dict(re.findall(r'--(\w+): (#\w{6});', text))
+    page = luminance(colors['page'])
+    for name in [f'c{i}' for i in range(len(plots.COLORS))]:
+      one, other = sorted((luminance(colors[name]), page))
+      assert (other + 0.05) / (one + 0.05) > 2.5, name
+  assert luminance('#FFFFFF') == pytest.approx(1)
+
+
+@browser.needed
+def test_in_a_browser(tmp_path):
+  """Curves are drawn with a colour each; the script runs to its end."""
+  probe = """<script>
+    const lines = [...document.querySelectorAll('.curve .line')];
+    const looks = lines.map(line => getComputedStyle(line))
+      .map(style => style.stroke + style.strokeDasharray);
+    const wide = lines.filter(line => line.getBoundingClientRect().width > 100);
+    document.querySelector('.legend li').click();
+    const off = document.querySelectorAll('.curve.off').length;
+    const svg = document.querySelector('figure > svg');
+    const box = lines[1].getBoundingClientRect();
+    svg.dispatchEvent(new PointerEvent('pointermove',
+      {clientX: box.left, clientY: box.bottom}));
+    const tip = document.querySelector('.tip').getBoundingClientRect();
+    const result = [new Set(looks).size, wide.length, off,
+      document.documentElement.scrollWidth <= innerWidth,
+      tip.height > 9 && Math.abs(box.bottom - tip.bottom) < 30];
+    document.body.setAttribute('data-result', result.join(' '));
+  </script></body>"""
+  path = tmp_path / 'page.html'
+  path.write_text(make_page(make_chart()).replace('</body>', probe))
+  read = Checker(browser.render(path, tmp_path / 'browser'))
+  curves = [
+    a['data-algorithm']
+    for a in read.attributes
+    if 'curve' in (a.get('class') or '').split()
+  ]
+  assert curves == [f'way_{i}' for i in range(11)]
+  (result,) = [a['data-result'] for a in read.attributes if 'data-result' in a]
+  assert result == '11 11 1 true true'
+  assert any(re.match(r'way_\d: 0 ± 5 at 1$', text) for text in read.text)

@@ -1,0 +1,201 @@
+import io
+import math
+import os
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from safl_tf.reporting import plots
+
+
+def make_history(rounds, every=1):
+  """Rows of a run that is evaluated every so many rounds."""
+  return [
+    {
+      'round': t,
+      'test_accuracy': None if t % every else 1 - 0.9 / t,
+      'test_top5_accuracy': None if t % every else 1 - 0.5 / t,
+      'test_loss': None if t % every else 2 / t,
+      'train_loss': 1 / t,
+      'p': math.exp(-t / 10),
+      'kept_local': None if t == 1 else math.exp(-t / 10) + 0.001,
+      'selected': 10,
+      'uploaded': 10 - t % 4,
+      'total_bytes_up': 2_000_000 * t,
+    }
+    for t in range(1, rounds + 1)
+  ]
+
+
+def make_counts(n, C):
+  return np.random.default_rng(0).integers(0, 200, (n, C))
+
+
+def curves(axes):
+  """Label up to its comma -> (x, y)."""
+  return {
+    line.get_label().split(',')[0]: line.get_data() for line in axes.lines
+  }
+
+
+def check_curve(curve, history, column, factor=1.0):
+  rows = [row for row in history if row[column] is not None]
+  x, y = curve
+  np.testing.assert_array_equal(x, [row['round'] for row in rows])
+  np.testing.assert_allclose(y, [factor * row[column] for row in rows])
+
+
+def image_size(path):
+  assert path.read_bytes().startswith(b'\x89PNG\r\n\x1a\n')
+  with Image.open(path) as image:
+    image.load()
+    return image.size
+
+
+@pytest.mark.parametrize(('rounds', 'every'), [(1, 1), (30, 3), (200, 1)])
+def test_curves_are_the_history(tmp_path, rounds, every):
+  history = make_history(rounds, every)
+  path = tmp_path / 'a.png'
+
+  (axes,) = plots.accuracy(history, path, 'title').axes
+  assert axes.get_title('left') == 'title'
+  drawn = curves(axes)
+  assert drawn.keys() == {'top-1', 'top-5'}
+  check_curve(drawn['top-1'], history, 'test_accuracy', 100)
+  check_curve(drawn['top-5'], history, 'test_top5_accuracy', 100)
+
+  (axes,) = plots.loss(history, path, 'title').axes
+  drawn = curves(axes)
+  assert drawn.keys() == {'test', 'train'}
+  check_curve(drawn['test'], history, 'test_loss')
+  check_curve(drawn['train'], history, 'train_loss')
+
+  (axes,) = plots.annealing(history, path, 'title').axes
+  drawn = curves(axes)
+  check_curve(drawn['probability $p_t$'], history, 'p')
+  if rounds > 1:
+    check_curve(drawn['share kept local'], history, 'kept_local')
+    dots = axes.lines[1]
+    assert (dots.get_linestyle(), dots.get_marker()) == ('None', 'o')
+  else:
+    assert drawn.keys() == {'probability $p_t$'}
+
+
+@pytest.mark.parametrize('rounds', [1, 30, 60, 61, 200])
+def test_uploads_are_in_front_of_the_selected(tmp_path, rounds):
+  history = make_history(rounds)
+  figure = plots.uploads(history, tmp_path / 'a.png', 'title')
+  counts, traffic = figure.axes
+  handles, labels = counts.get_legend_handles_labels()
+  assert labels == ['selected', 'uploaded']
+  for handle, label in zip(handles, labels, strict=True):
+    if rounds <= 60:
+      heights = [bar.get_height() for bar in handle.patches]
+      middles = [bar.get_x() + bar.get_width() / 2 for bar in handle.patches]
+    else:
+      heights, edges, _ = handle.get_data()
+      middles = (edges[1:] + edges[:-1]) / 2
+    np.testing.assert_array_equal(heights, [row[label] for row in history])
+    np.testing.assert_allclose(middles, np.arange(1, rounds + 1))
+  check_curve(curves(traffic)['total'], history, 'total_bytes_up', 1e-6)
+  assert traffic.get_ylim()[0] == 0
+
+
+def test_last_values_are_told(tmp_path):
+  history = make_history(9, every=2)
+  (axes,) = plots.accuracy(history, tmp_path / 'a.png', '').axes
+  texts = [text.get_text() for text in axes.get_legend().get_texts()]
+  assert texts == ['top-5, last 93.75 %', 'top-1, last 88.75 %']
+
+
+def test_a_single_point_is_visible_at_its_round(tmp_path):
+  (axes,) = plots.accuracy(make_history(1), tmp_path / 'a.png', '').axes
+  assert all(line.get_marker() == 'o' for line in axes.lines)
+  low, high = axes.get_xlim()
+  assert [tick for tick in axes.get_xticks() if low < tick < high] == [1]
+
+
+@pytest.mark.parametrize('name', ['accuracy', 'loss', 'annealing', 'uploads'])
+def test_no_values(tmp_path, name):
+  for history in ([], [{'round': 1}, {'round': 2}]):
+    figure = getattr(plots, name)(history, tmp_path / 'a.png', '')
+    for axes in figure.axes:
+      assert [text.get_text() for text in axes.texts] == ['no values']
+
+
+@pytest.mark.parametrize(
+  ('n', 'C', 'annotated', 'named'),
+  [(5, 10, True, True), (30, 12, True, True), (31, 62, False, False),
+   (1000, 10, False, True)],
+)  # fmt: skip
+def test_partition(tmp_path, n, C, annotated, named):
+  counts = make_counts(n, C)
+  names = [f'label{c}' for c in range(C)]
+  path = tmp_path / 'a.png'
+  figure = plots.partition(counts, names, path, 'title')
+  heat, sizes, bar = figure.axes
+  np.testing.assert_array_equal(heat.images[0].get_array(), counts)
+  (steps,) = sizes.patches
+  values, edges, _ = steps.get_data()
+  np.testing.assert_array_equal(values, counts.sum(1))
+  np.testing.assert_allclose(edges, np.arange(n + 1) - 0.5, atol=1e-9)
+  assert sizes.get_ylim() == heat.get_ylim() == (n - 0.5, -0.5)
+  assert bar.get_ylabel() == 'examples of a label'
+  cells = {text.get_position(): text.get_text() for text in heat.texts}
+  if annotated:
+    expected = {(c, k): str(m) for (k, c), m in np.ndenumerate(counts)}
+    assert cells == expected
+  else:
+    assert cells == {}
+  ticks = [tick.get_text() for tick in heat.get_xticklabels()]
+  assert (ticks == names) == named
+  width, height = image_size(path)
+  assert 400 < width < 2000
+  assert 300 < height < 2000
+  assert height >= n  # a row of pixels for every client
+
+
+def test_partition_of_many_clients_draws_some_and_says_so(tmp_path):
+  counts = make_counts(99_901, 3)  # 0, 100, 200, ...
+  figure = plots.partition(counts, ['a', 'b', 'c'], tmp_path / 'a.png', '')
+  heat, sizes, _ = figure.axes
+  np.testing.assert_array_equal(heat.images[0].get_array(), counts[::100])
+  values, edges, _ = sizes.patches[0].get_data()
+  np.testing.assert_array_equal(values, counts[::100].sum(1))
+  assert (edges[0], edges[-1]) == (-0.5, 99_900.5)
+  assert heat.get_ylim() == sizes.get_ylim() == (99_900.5, -0.5)
+  assert heat.get_ylabel() == 'client (1,000 of 99,901 drawn)'
+  assert max(image_size(tmp_path / 'a.png')) < 2000
+
+
+def test_partition_without_examples(tmp_path):
+  plots.partition(np.zeros((3, 2), int), ['a', 'b'], tmp_path / 'a.png', '')
+  assert image_size(tmp_path / 'a.png')
+
+
+def test_write_all_replaces_what_is_there(tmp_path):
+  names = list('0123456789')
+  expected = {'accuracy', 'loss', 'annealing', 'uploads', 'partition'}
+  before = {}
+  for rounds in (1, 3):
+    history = make_history(rounds)
+    plots.write_all(tmp_path, history, make_counts(4, 10), names, f'{rounds}')
+    written = os.listdir(tmp_path / 'plots')
+    assert set(written) == {f'{name}.png' for name in expected}
+    for name in written:
+      path = tmp_path / 'plots' / name
+      assert min(image_size(path)) > 300
+      assert path.read_bytes() != before.get(name)
+      before[name] = path.read_bytes()
+
+
+def test_the_users_style_is_left_alone(tmp_path):
+  import matplotlib
+
+  before = dict(matplotlib.rcParams)
+  buffer = io.BytesIO()
+  figure = plots.loss(make_history(3), tmp_path / 'a.png', '')
+  assert dict(matplotlib.rcParams) == before
+  figure.savefig(buffer, format='png')
+  assert buffer.getvalue().startswith(b'\x89PNG')

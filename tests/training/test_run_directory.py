@@ -1,0 +1,212 @@
+"""A run's folder: what is saved, resumed from and loaded."""
+
+import os
+
+import keras
+import numpy as np
+import pytest
+from absl import logging
+
+import safl_tf
+from safl_tf.core import client_config, client_store, process
+from safl_tf.training import checkpoint, loop, run_directory
+from safl_tf.util import errors
+from tests import tiny
+from tests.training import test_checkpoint as shared
+
+SIZE = 400
+CONFIG = client_config.LocalConfig(
+  local_epochs=1, batch_size=8, learning_rate=0.02
+)
+
+
+@pytest.fixture
+def told(monkeypatch):
+  """What is logged."""
+  lines = []
+  for level in ('info', 'warning'):
+    monkeypatch.setattr(
+      logging, level, lambda text, *args: lines.append(text % args)
+    )
+  return lines
+
+
+def start(kind='ram', folder=None):
+  """A state before the first round."""
+  client_models = client_store.create(kind, np.zeros, SIZE, np.float32, folder)
+  return process.FederatedState(0, 0, None, client_models, {})
+
+
+def after_round(state, ids):
+  """A state after another round."""
+  t = state.t + 1
+  trained = {k: np.full(SIZE, k + t / 100, np.float32) for k in ids}
+  return state._replace(
+    t=t,
+    z_bar=np.full(SIZE, t, np.float32),
+    client_models=state.client_models.updated(trained),
+    memory={'momentum': np.full(SIZE, t / 2, np.float32), 'count': np.array(t)},
+  )
+
+
+def check_same(one, other):
+  assert (one.seed, one.t) == (other.seed, other.t)
+  assert one.z_bar.tobytes() == other.z_bar.tobytes()
+  assert one.memory.keys() == other.memory.keys()
+  for name, array in one.memory.items():
+    assert array.dtype == other.memory[name].dtype
+    np.testing.assert_array_equal(array, other.memory[name])
+  mine, others = one.client_models.to_arrays(), other.client_models.to_arrays()
+  for name in mine:
+    assert mine[name].tobytes() == others[name].tobytes()
+
+
+@pytest.mark.parametrize('kind', ['ram', 'mmap'])
+def test_a_state_comes_back_bit_for_bit(tmp_path, kind):
+  folder = run_directory.RunDirectory(tmp_path, {'seed': 0})
+  with folder.opened():
+    state, history = folder.restore(start(kind, tmp_path))
+    assert (state.t, history) == (0, [])
+    for ids in (range(20), [1, 2], [2, 30], []):
+      state = after_round(state, ids)
+      history.append({'round': state.t})
+      folder.save(state, history)
+  assert shared.chain(tmp_path / 'checkpoints', 4) == [1, 2, 3, 4]
+  for other in 'ram', 'mmap':  # whichever it was saved from
+    again = run_directory.RunDirectory(tmp_path, {'seed': 0})
+    with again.opened():
+      restored, rows = again.restore(start(other, tmp_path))
+      check_same(restored, state)
+      assert rows == history
+  with again.opened():
+    again.save(after_round(restored, [3]), [*history, {'round': 5}])
+  assert shared.chain(tmp_path / 'checkpoints', 5) == [1, 2, 3, 4, 5]
+  names = {path.name for path in tmp_path.iterdir()}
+  assert names <= {
+    '.lock',
+    'checkpoints',
+    'hparams.json',
+    'logdir',
+    'metrics.csv',
+  }
+
+
+@pytest.mark.parametrize('many', ['_MANY_BYTES', '_MANY_SECONDS'])
+def test_a_costly_checkpoint_is_told_once(tmp_path, monkeypatch, told, many):
+  monkeypatch.setattr(run_directory, many, 0)
+  folder = run_directory.RunDirectory(tmp_path, {})
+  state = start()
+  for _ in range(3):
+    state = after_round(state, range(9))
+    folder.save(state, [])
+  (line,) = told
+  assert line.startswith('checkpoint of round 1: 0 MB in 0.')
+
+
+def test_a_cheap_checkpoint_is_not_told(tmp_path, told):
+  folder = run_directory.RunDirectory(tmp_path, {})
+  folder.save(after_round(start(), range(9)), [])
+  assert told == []
+
+
+def test_the_store_may_change_in_a_run(tmp_path):
+  for kind in ('ram', 'mmap'):
+    folder = run_directory.RunDirectory(
+      tmp_path, {'seed': 0, 'client_store': kind}
+    )
+    with folder.opened():
+      pass
+  with pytest.raises(errors.InputError, match='seed was 0, is 1'):
+    run_directory.RunDirectory(tmp_path, {'seed': 1}).check()
+
+
+@pytest.fixture(scope='module')
+def clients():
+  return tiny.clients((7, 5, 9, 6, 8) * 4)
+
+
+def wide():
+  """1,203 parameters."""
+  return keras.Sequential(
+    [
+      keras.Input((tiny.FEATURES,)),
+      keras.layers.Dense(100, activation='tanh'),
+      keras.layers.Dense(tiny.CLASSES),
+    ]
+  )
+
+
+def train(clients, rounds, folder, kind='ram'):
+  """A run of twenty clients of which two train in a round."""
+  trainer = process.FederatedProcess(
+    wide,
+    clients,
+    safl_tf.build_safl(fraction=0.1),
+    CONFIG,
+    jit_compile='false',
+    client_store=kind,
+    store_dir=folder,
+  )
+  return loop.run(
+    trainer,
+    loop.Schedule(rounds, checkpoint_every=1),
+    folder=folder and run_directory.RunDirectory(folder, {}),
+    progress=False,
+  )
+
+
+@pytest.mark.parametrize('kind', ['ram', 'mmap'])
+def test_a_resumed_run_is_the_same(tmp_path, clients, kind):
+  whole, lengths = train(clients, 12, None), []
+  for rounds in (3, 7, 8, 12):
+    parts = train(clients, rounds, tmp_path, kind)
+    lengths.append(len(shared.chain(tmp_path / 'checkpoints', rounds)))
+  assert max(lengths) > 2  # it was resumed from such ones
+  check_same(parts.state, whole.state)
+  shared.check_files(tmp_path / 'checkpoints')
+
+
+@pytest.fixture
+def trained(tmp_path, clients):
+  """A folder with checkpoints of rounds 3 and 4, and their weights."""
+  weights = {
+    rounds: train(clients, rounds, tmp_path).model.get_weights()
+    for rounds in (3, 4)
+  }
+  return tmp_path, weights
+
+
+def check_loaded(path, number, weights):
+  loaded = run_directory.load(path)
+  assert loaded.round_number == number
+  for one, other in zip(
+    loaded.model.get_weights(), weights[number], strict=True
+  ):
+    np.testing.assert_array_equal(one, other)
+
+
+def test_load_does_not_need_the_clients(trained, told):
+  path, weights = trained
+  files = shared.manifest(path / 'checkpoints', 4)['files']
+  for file in files[:-1]:
+    os.unlink(path / 'checkpoints' / file['name'])
+  check_loaded(path, 4, weights)
+  assert told == []
+
+
+def test_load_falls_back_and_changes_nothing(trained, told):
+  path, weights = trained
+  newest = path / 'checkpoints' / 'round_000004.npz'
+  place = shared.manifest(path / 'checkpoints', 4)['arrays']['z_bar']
+  data = bytearray(newest.read_bytes())
+  data[place['offset'] + place['bytes'] - 1] ^= 1
+  newest.write_bytes(data)
+  before = sorted(os.listdir(path / 'checkpoints'))
+  check_loaded(path, 3, weights)
+  assert len(told) == 1 and 'falling back to round 3' in told[0]
+  assert str(newest) in told[0] and 'SHA-256 of z_bar' in told[0]
+  assert sorted(os.listdir(path / 'checkpoints')) == before
+  for number in checkpoint.Checkpoints(path / 'checkpoints').rounds():
+    os.truncate(path / 'checkpoints' / f'round_{number:06d}.npz', 9)
+  with pytest.raises(errors.InputError, match='all checkpoints are corrupt'):
+    run_directory.load(path)

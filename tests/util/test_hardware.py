@@ -1,0 +1,63 @@
+import pytest
+
+from safl_tf.util import errors, hardware
+
+
+def test_cpu():
+  [name] = hardware.find('cpu')
+  assert name.endswith('device:CPU:0')
+  assert hardware.find('cpu:0') == hardware.find('CPU') == (name,)
+
+
+def test_auto_is_all_gpus_if_there_are_any(monkeypatch):
+  class Device:
+    def __init__(self, kind, number):
+      self.name = f'/device:{kind}:{number}'
+
+  there = {'CPU': [Device('CPU', 0)], 'GPU': []}
+  monkeypatch.setattr(
+    hardware.tf.config, 'list_logical_devices', lambda kind: there[kind]
+  )
+  assert hardware.find() == ('/device:CPU:0',)
+  with pytest.raises(errors.InputError, match=r'it has cpu, cpu:0$'):
+    hardware.find('gpu')
+  there['GPU'] = [Device('GPU', 0), Device('GPU', 1)]
+  both = ('/device:GPU:0', '/device:GPU:1')
+  assert hardware.find() == hardware.find('gpu') == both
+  assert hardware.find('gpu:1') == ('/device:GPU:1',)
+  assert hardware.find('cpu') == ('/device:CPU:0',)
+  with pytest.raises(
+    errors.InputError, match=r'it has cpu, cpu:0, gpu, gpu:0, gpu:1$'
+  ):
+    hardware.find('gpu:2')
+
+
+@pytest.mark.parametrize('name', ['gpu:97', 'tpu', ''])
+def test_not_there(name):
+  with pytest.raises(errors.InputError, match=f'^device={name}: not on this'):
+    hardware.find(name)
+
+
+def test_memory_growth_is_set_on_every_gpu(monkeypatch):
+  there, grown = ['gpu 0', 'gpu 1'], []
+  config = hardware.tf.config
+  monkeypatch.setattr(
+    config, 'list_physical_devices', lambda kind: there if kind == 'GPU' else []
+  )
+  monkeypatch.setattr(
+    config.experimental,
+    'set_memory_growth',
+    lambda gpu, grow: grown.append((gpu, grow)),
+  )
+  hardware.find('cpu')
+  assert grown == [('gpu 0', True), ('gpu 1', True)]
+
+
+def test_it_is_too_late_for_memory_growth(monkeypatch):
+  def refuse(gpu, grow):
+    raise RuntimeError('Physical devices cannot be modified')
+
+  config = hardware.tf.config
+  monkeypatch.setattr(config, 'list_physical_devices', lambda kind: ['gpu 0'])
+  monkeypatch.setattr(config.experimental, 'set_memory_growth', refuse)
+  hardware.find('cpu')
