@@ -125,7 +125,7 @@ def test_what_makes_no_sense_is_refused():
     dataclasses.replace(bbp, mix=mix.anneal())
   with pytest.raises(errors.InputError, match='within a pass'):
     dataclasses.replace(registry.build('fedma'), gate=gate.accuracy_gap())
-  with pytest.raises(errors.InputError, match='aggregator of its own'):
+  with pytest.raises(errors.InputError, match='FedMA is an aggregator'):
     dataclasses.replace(
       registry.build('fedma'), aggregate=aggregate.coordinate_median()
     )

@@ -50,7 +50,10 @@ class Client:
       self.flat, algorithm or safl_tf.build_fed_avg(), config, x, y
     )
     self.update = base.CompiledRound(
-      update, client_update.StepRunner(cut=not jit), update.signature(), jit
+      update,
+      client_update.StepRunner(trim_padding=not jit),
+      update.signature(),
+      jit,
     )
 
   def init(self, k=1):

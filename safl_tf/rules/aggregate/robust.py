@@ -25,7 +25,7 @@ def coordinate_median() -> base.Aggregator:
   def estimate(z: Models) -> np.ndarray:
     return _trimmed(z, (len(z) - 1) // 2)
 
-  return _fusion(estimate)
+  return _aggregator(estimate)
 
 
 def trimmed_mean(trim_fraction: float = 0.2) -> base.Aggregator:
@@ -45,7 +45,7 @@ def trimmed_mean(trim_fraction: float = 0.2) -> base.Aggregator:
   def estimate(z: Models) -> np.ndarray:
     return _trimmed(z, int(trim_fraction * len(z)))
 
-  return _fusion(estimate)
+  return _aggregator(estimate)
 
 
 def krum(num_byzantine: int | None = None) -> base.Aggregator:
@@ -68,7 +68,7 @@ def krum(num_byzantine: int | None = None) -> base.Aggregator:
     scores = _krum_scores(z, _byzantine(num_byzantine, len(z)))
     return z[int(np.argmin(scores))]
 
-  return _fusion(estimate)
+  return _aggregator(estimate)
 
 
 def multi_krum(
@@ -95,7 +95,7 @@ def multi_krum(
     chosen = np.argsort(_krum_scores(z, f), kind='stable')[:count]
     return np.stack([z[k] for k in chosen]).mean(axis=0, dtype=np.float64)
 
-  return _fusion(estimate)
+  return _aggregator(estimate)
 
 
 def geometric_median(
@@ -138,10 +138,10 @@ def geometric_median(
         break
     return v
 
-  return _fusion(estimate)
+  return _aggregator(estimate)
 
 
-def _fusion(estimate: Callable[[Models], np.ndarray]) -> base.Aggregator:
+def _aggregator(estimate: Callable[[Models], np.ndarray]) -> base.Aggregator:
   """The aggregator that estimates z̄ of the models alone."""
 
   def apply(

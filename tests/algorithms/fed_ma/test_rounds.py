@@ -80,7 +80,7 @@ def test_a_pass_gives_a_global_model():
   assert all(m.kept_local == 0 for m in metrics[1:])
   losses = [m.train_loss for m in metrics]
   assert losses[-1] < losses[0]
-  assert len(states[-1].clients) == 0
+  assert len(states[-1].client_models) == 0
   assert trainer.num_traces == 1
 
 
@@ -246,7 +246,7 @@ def test_malicious_clients_spoil_what_they_upload_and_nothing_else():
 def test_too_few_rounds():
   trainer = make()
   state = rounds(trainer, 2)[0][-1]
-  told = r'^rounds=2: .* first global model comes after 3$'
+  told = r'^rounds=2: .* first global model after 3 rounds$'
   with pytest.raises(errors.InputError, match=told):
     trainer.get_model(state)
   with pytest.raises(errors.InputError, match=r'^rounds=2: must be at least 3'):
