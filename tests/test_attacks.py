@@ -145,12 +145,12 @@ def test_they_are_recorded(kind, tmp_path):
   )
   assert [row['malicious'] for row in result.history] == [2, 2]
   assert np.isfinite(result.state.z_bar).all()
-  told = json.loads((tmp_path / 'attack.json').read_text())
-  assert told['kind'] == kind and told['fraction'] == 0.2
-  assert told['clients'] == result.process.malicious.tolist()
+  hint = json.loads((tmp_path / 'attack.json').read_text())
+  assert hint['kind'] == kind and hint['fraction'] == 0.2
+  assert hint['clients'] == result.process.malicious.tolist()
   table = loop.client_table(result.process, result.state)
   malicious = [k for k, row in enumerate(table) if row['malicious']]
-  assert malicious == told['clients']
+  assert malicious == hint['clients']
   with pytest.raises(errors.InputError, match='attack was'):
     loop.train(
       tiny.dense,
@@ -178,7 +178,9 @@ def test_no_attack_no_record(tmp_path):
 
 @pytest.mark.parametrize('name', ['centralized', 'local_only'])
 def test_uploads_can_be_attacked_only_where_there_are_some(name):
-  with pytest.raises(errors.InputError, match=r'^attack=noise: nothing is'):
+  with pytest.raises(
+    errors.InputError, match=r'^attack=noise: this algorithm has no uploads'
+  ):
     make(attacks.Attack('noise'), name)
   assert len(make(attacks.Attack('label_flip'), name).malicious) == 2
 

@@ -272,7 +272,7 @@ def test_a_pool_raises_errors_and_goes_on(broken):
   assert list(pool.map(make_task, [1, 2])) == [1, 2]  # the place is free again
 
 
-def test_a_pool_uses_all_places_at_once():
+def test_a_pool_uses_all_workers_at_once():
   """Each waits for the other: one after the other they would time out."""
   meet = threading.Barrier(2)
   seen = []

@@ -387,9 +387,9 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize('options, told', REFUSED.values(), ids=REFUSED)
-def test_refused(options, told):
-  with pytest.raises(errors.InputError, match=told):
+@pytest.mark.parametrize('options, hint', REFUSED.values(), ids=REFUSED)
+def test_refused(options, hint):
+  with pytest.raises(errors.InputError, match=hint):
     tiny_rounds.make(**options)
 
 

@@ -48,9 +48,9 @@ def rounds(trainer, count, state=None):
 
 def bits(state):
   z_bar = None if state.z_bar is None else state.z_bar.tobytes()
-  told = {name: a.tobytes() for name, a in state.memory.items()}
+  memory = {name: a.tobytes() for name, a in state.memory.items()}
   own = state.client_models.to_arrays()
-  return state.t, z_bar, told, {name: a.tobytes() for name, a in own.items()}
+  return state.t, z_bar, memory, {name: a.tobytes() for name, a in own.items()}
 
 
 def layers_of(trainer, state):
@@ -246,8 +246,8 @@ def test_malicious_clients_spoil_what_they_upload_and_nothing_else():
 def test_too_few_rounds():
   trainer = make()
   state = rounds(trainer, 2)[0][-1]
-  told = r'^rounds=2: .* first global model after 3 rounds$'
-  with pytest.raises(errors.InputError, match=told):
+  hint = r'^rounds=2: .* first global model after 3 rounds$'
+  with pytest.raises(errors.InputError, match=hint):
     trainer.get_model(state)
   with pytest.raises(errors.InputError, match=r'^rounds=2: must be at least 3'):
     loop.run(trainer, loop.Schedule(rounds=2))
