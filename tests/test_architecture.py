@@ -34,13 +34,16 @@ def imports(name):
     if isinstance(node, ast.Import):
       found |= {alias.name for alias in node.names}
     elif isinstance(node, ast.ImportFrom):
-      assert not node.level, f'{name} has a relative import'
+      relative = name.startswith('binaries.')  # it is installed elsewhere
+      assert relative or not node.level, f'{name} has a relative import'
+      base = name.split('.')[: -node.level] if node.level else []
+      module = '.'.join([*base, *filter(None, [node.module])])
       for alias in node.names:
-        inner = f'{node.module}.{alias.name}'
+        inner = f'{module}.{alias.name}'
         package = f'{inner}.__init__'
         is_module = inner in MODULES or package in MODULES
-        known = is_module or node.module.startswith('absl')
-        found.add(inner if known else node.module)
+        known = is_module or module.startswith('absl')
+        found.add(inner if known else module)
   return {f'{n}.__init__' if f'{n}.__init__' in MODULES else n for n in found}
 
 
