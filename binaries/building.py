@@ -152,7 +152,7 @@ def load_predictor(path: str) -> Predictor:
   if run_directory.is_run(folder):
     loaded = run_directory.load(folder, 'model')
     return Predictor(
-      loaded.model, loaded.from_logits, loaded.data['class_names']
+      loaded.model, loaded.from_logits, loaded.metadata['class_names']
     )
   if (folder / 'saved_model.pb').is_file():
     return Predictor(_load_signature(path), None, _class_names(folder))
@@ -166,7 +166,7 @@ def load_predictor(path: str) -> Predictor:
 def _class_names(path: pathlib.Path) -> list[str] | None:
   """What `export` wrote of a model beside it, if it is one of its files."""
   try:
-    about = json.loads((path.parent / export.ABOUT).read_text())
+    about = json.loads((path.parent / export.METADATA).read_text())
     return about['class_names'] if path.name in about['files'] else None
   except (OSError, ValueError, KeyError):
     return None

@@ -14,7 +14,7 @@ def main() -> None:
   path = FLAGS.required('model')
   if not os.path.isdir(path):
     common.check_keras_file(path)
-  trained = (metrics_log.read_hparams(path) or {}).get('flags', {})
+  trained = (metrics_log.read_hparams(path, 'model') or {}).get('flags', {})
   values = evaluate_flags.data_values(trained)
   loss = FLAGS.loss or trained.get('loss', 'categorical')
   common.start_tensorflow()

@@ -29,7 +29,7 @@ def main() -> None:
         loaded.input_spec,
         loaded.from_logits,
         FLAGS.format,
-        loaded.about,
+        loaded.metadata,
       )
   except export.ExportError as error:
     raise common.ExitError(f'--run={run}: {error}') from error

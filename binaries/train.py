@@ -101,10 +101,10 @@ def _export(
   values: dict[str, Any], path: pathlib.Path, result: Any, dataset: Any
 ) -> str | None:
   """Exports the model unless that was done; what went wrong, if anything."""
-  from safl_tf.training import export, run_directory
+  from safl_tf.training import export
 
   model, formats = result.process.model, values['export']
-  about = run_directory.about(result.state.t, dataset.about)
+  about = {'round': result.state.t, **dataset.about}
   if export.is_current(path / 'export', formats, about):
     return None
   try:

@@ -17,9 +17,9 @@ def real(
   open_low: bool = False,
 ) -> float:
   """Returns a finite number in [low, high], or (low, high] with `open_low`."""
+  number = isinstance(value, numbers.Real) and not isinstance(value, bool)
   valid = (
-    isinstance(value, numbers.Real)
-    and not isinstance(value, bool)
+    number
     and math.isfinite(value)
     and (low < value if open_low else low <= value)
     and value <= high

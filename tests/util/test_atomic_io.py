@@ -145,7 +145,7 @@ def test_lock_of_another_process_is_released_when_it_is_killed(tmp_path):
 def test_lock_of_a_folder_that_cannot_be_created(tmp_path):
   (tmp_path / 'file').write_bytes(b'')
   with (
-    pytest.raises(errors.InputError, match='^experiment='),
+    pytest.raises(errors.InputError, match=r'^experiment='),
     atomic_io.run_lock(tmp_path / 'file' / 'run'),
   ):
     pass

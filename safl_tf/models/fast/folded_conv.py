@@ -218,10 +218,11 @@ def can_replace(
 ) -> bool:
   """Returns whether folding the two layers is possible, and faster."""
   pools = (keras.layers.AveragePooling2D, keras.layers.MaxPooling2D)
-  if type(conv) is not keras.layers.Conv2D or type(pool) not in pools:
+  if type(conv) is not keras.layers.Conv2D or pool is None:
     return False
   return (
-    conv.filters <= _MAX_FILTERS
+    type(pool) in pools
+    and conv.filters <= _MAX_FILTERS
     and conv.kernel_size[0] == conv.kernel_size[1]
     and conv.kernel_size[0] % 2 == 1
     and conv.strides == (1, 1)

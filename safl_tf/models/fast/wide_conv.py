@@ -91,7 +91,7 @@ def can_replace(
   conv: keras.layers.Layer, pool: keras.layers.Layer | None
 ) -> bool:
   """Returns whether `WideConvPool2D` can replace the two layers."""
-  if type(conv) is not keras.layers.Conv2D:
+  if type(conv) is not keras.layers.Conv2D or pool is None:
     return False
   if type(pool) is not keras.layers.MaxPooling2D:
     return False
