@@ -38,9 +38,9 @@ def section(quick: bool) -> str:
   import safl_tf
   from benchmarks import workloads
   from safl_tf.core import process, seeds
-  from safl_tf.core.executors import threads
   from safl_tf.rules import aggregate
   from safl_tf.training import evaluation, run_directory
+  from safl_tf.util import hardware
 
   work = workloads.get('lenet', quick)
   n = work.num_clients
@@ -55,7 +55,7 @@ def section(quick: bool) -> str:
   pairs = [seeds.pair(0, seeds.Role.MIX, 1, k) for k in range(n)]
   mix = tf.function(safl.mix, jit_compile=True, autograph=False)
   t = tf.constant(2.0)
-  pool = futures.ThreadPoolExecutor(threads.cores())
+  pool = futures.ThreadPoolExecutor(hardware.num_cores())
 
   def mix_all() -> None:
     run = lambda k: mix(tf.constant(pairs[k]), t, state.z_bar, z[k]).w.numpy()

@@ -50,7 +50,7 @@ def main(flags: absl_flags.FlagValues) -> None:
   path = group.required(flags, 'model')
   if not os.path.isdir(path):
     training.check_keras_file(path)
-  trained = (metrics_log.read_hparams(path) or {}).get('flags', {})
+  trained = (metrics_log.read_hparams(path, 'model') or {}).get('flags', {})
   data = _data(flags, trained)
   loss = flags.loss or trained.get('loss', 'categorical')
   program.start_tensorflow()
@@ -167,7 +167,7 @@ def _class_names(path: pathlib.Path) -> list[str] | None:
   from safl_tf.training import export
 
   try:
-    metadata = json.loads((path.parent / export.ABOUT).read_text())
+    metadata = json.loads((path.parent / export.METADATA).read_text())
     return metadata['class_names'] if path.name in metadata['files'] else None
   except (OSError, ValueError, KeyError):
     return None

@@ -98,12 +98,12 @@ def _write_results(config: RunConfig, result: Any, dataset: Any) -> None:
 
 def _export(config: RunConfig, result: Any, dataset: Any) -> str | None:
   """Exports the model unless the export is current; returns the error."""
-  from safl_tf.training import export, run_directory
+  from safl_tf.training import export
 
   model, formats = result.process.model, config.export
   folder = config.path / 'export'
-  about = run_directory.about(result.state.t, dataset.about)
-  if export.is_current(folder, formats, about):
+  metadata = {'round': result.state.t, **dataset.about}
+  if export.is_current(folder, formats, metadata):
     return None
   try:
     with program.only_errors():
@@ -113,7 +113,7 @@ def _export(config: RunConfig, result: Any, dataset: Any) -> str | None:
         model.input_spec,
         model.from_logits,
         formats,
-        about,
+        metadata,
       )
   except (export.ExportError, OSError) as error:
     return (
