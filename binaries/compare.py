@@ -9,7 +9,7 @@ from absl import logging
 from binaries import common, compare_flags, running, train
 
 if TYPE_CHECKING:
-  from safl_tf.reporting import comparison
+  from safl_tf.reporting import tables
 
 _NOTES = (
   'Accuracies are on the test data; at a round it is the last evaluation up to '
@@ -83,15 +83,15 @@ def _train_all(
 
 def _write(plan: compare_flags.Plan) -> str:
   """Writes all files of a comparison; returns the table as Markdown."""
-  from safl_tf.reporting import comparison, html, plots
+  from safl_tf.reporting import html, plots, tables
   from safl_tf.util import atomic_io
 
   runs = _finished(plan)
-  rows = comparison.run_rows(runs, plan.at_rounds, plan.target)
-  averaged = comparison.algorithm_rows(rows)
-  lines = comparison.table(averaged)
-  table = comparison.to_markdown(lines)
-  charts = comparison.charts(runs)
+  rows = tables.run_rows(runs, plan.at_rounds, plan.target)
+  averaged = tables.algorithm_rows(rows)
+  lines = tables.table(averaged)
+  table = tables.to_markdown(lines)
+  charts = plots.comparison_charts(runs)
   title, about = plan.path.name, _about(plan, len(runs))
   settings = {k: plan.common[k] for k in sorted(plan.common.keys() - _PLACES)}
   parts = [
@@ -103,8 +103,8 @@ def _write(plan: compare_flags.Plan) -> str:
   ]
   intro = '\n\n'.join([f'# {title}', *about])
   for name, text in {
-    'runs.csv': comparison.to_csv(rows),
-    'comparison.csv': comparison.to_csv(averaged),
+    'runs.csv': tables.to_csv(rows),
+    'comparison.csv': tables.to_csv(averaged),
     'comparison.md': f'{intro}\n\n{table}\n{_NOTES}\n',
     'comparison.html': html.page(title, parts),
   }.items():
@@ -115,14 +115,14 @@ def _write(plan: compare_flags.Plan) -> str:
   return table
 
 
-def _finished(plan: compare_flags.Plan) -> list['comparison.Run']:
+def _finished(plan: compare_flags.Plan) -> list['tables.Run']:
   """The runs that can be compared, by algorithm and seed as in the flags."""
-  from safl_tf.reporting import comparison
+  from safl_tf.reporting import tables
 
   runs = [(name, seed) for name in plan.algorithms for seed in plan.seeds]
   histories = [running.history(plan.values(*run)) for run in runs]
   return [
-    comparison.Run(*run, history)
+    tables.Run(*run, history)
     for run, history in zip(runs, histories, strict=True)
     if history is not None
   ]

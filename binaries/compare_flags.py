@@ -111,7 +111,7 @@ def plan() -> Plan:
   Raises:
     InputError: flags that contradict each other, or name what isn't there.
   """
-  from safl_tf.reporting import comparison
+  from safl_tf.reporting import tables
 
   algorithms = _several('algorithms', FLAGS.algorithms, _algorithm)
   seeds = _several('seeds', FLAGS.seeds, _whole('seeds', **_SEEDS))
@@ -121,7 +121,7 @@ def plan() -> Plan:
   if FLAGS.experiment is None:
     name = f'compare{name.removeprefix(algorithms[0])}'
   if FLAGS.at_rounds is None:
-    at_rounds = comparison.quarters(found['rounds'])
+    at_rounds = tables.quarters(found['rounds'])
   else:
     check = _whole('at_rounds', low=1, high=found['rounds'])
     at_rounds = sorted(_several('at_rounds', FLAGS.at_rounds, check))

@@ -55,7 +55,7 @@ def panels(found: Sequence[comparisons.Comparison], path: plots.Path) -> Any:
   cases = list(dict.fromkeys(c.case for c in found))
   columns = min(len(cases), _COLUMNS.get(cases[0].study, 3))
   rows = -(-len(cases) // columns)
-  with plots.picture(path) as figure:
+  with plots.new_figure(path) as figure:
     figure.set_size_inches(max(7, 1 + 3 * columns), 1.2 + 2.2 * rows)
     share = cases[0].study != 'edges' and 'row'
     grid = figure.subplots(rows, columns, squeeze=False, sharey=share)
@@ -133,7 +133,7 @@ def final_by_n(
 ) -> Any:
   """The error at the end of a run by the number of clients."""
   kinds = list(dict.fromkeys(c.case.setting.lam for c in found))
-  with plots.picture(path) as figure:
+  with plots.new_figure(path) as figure:
     figure.set_size_inches(max(7, 1 + 3.6 * len(kinds)), 4)
     grid = figure.subplots(1, len(kinds), squeeze=False, sharey=True)[0]
     for axes, lam in zip(grid, kinds, strict=True):
@@ -178,7 +178,7 @@ def conditions(path: plots.Path, temperature: float = 80.0) -> Any:
   epsilon = np.linspace(0, 0.6, 241)
   p = np.linspace(0.8, 1, 241)
   levels = (0.5, 0.4, 0.3, 0.2)
-  with plots.picture(path) as figure:
+  with plots.new_figure(path) as figure:
     figure.set_size_inches(7, 4.4)
     axes = figure.subplots()
     for i, c1 in enumerate(levels):
