@@ -26,7 +26,7 @@ _SCALES = {
 
 def main() -> None:
   """Settings -> trials -> tables and pictures."""
-  from safl_tf.util import atomic_io, errors
+  from safl_tf.util import errors
 
   folder = FLAGS.required('output_dir')
   try:
@@ -39,31 +39,24 @@ def main() -> None:
   given = {name: FLAGS[name].value for name in _Scale._fields}
   scale = scale._replace(**{k: v for k, v in given.items() if v is not None})
   common.start_tensorflow()
-  from safl_tf.experiments.theory import comparisons, configs, plots, report
+  from safl_tf.experiments.theory import report, testbed, trials
 
   small = FLAGS.scale == 'smoke'
-  cases = configs.few_cases() if small else configs.all_cases()
-  numbers = iter(range(1, len(cases) + 1))
+  settings = testbed.few_settings() if small else testbed.all_settings()
+  numbers = iter(range(1, len(settings) + 1))
 
-  def tell(case: configs.Case) -> None:
-    told = (next(numbers), len(cases), case.study, case.name)
-    logging.info('%d of %d: %s, %s', *told)
+  def log(setting: testbed.Setting) -> None:
+    position = (next(numbers), len(settings))
+    logging.info('%d of %d: %s, %s', *position, setting.study, setting.name)
 
-  found = comparisons.run(
-    cases, scale.trials, scale.rounds, FLAGS.seed, scale.executor, tell
+  frame = trials.run(
+    settings, scale.trials, scale.rounds, FLAGS.seed, scale.executor, log
   )
   command = (
     f'`safl-theory --scale={FLAGS.scale} --trials={scale.trials} '
     f'--rounds={scale.rounds} --seed={FLAGS.seed} --executor={scale.executor}`'
   )
-  pictures = plots.write_all(folder, found)
-  for name, text in {
-    'theory.csv': report.to_csv(found),
-    'report.md': report.to_markdown(found, command, pictures),
-  }.items():
-    atomic_io.write_text(os.path.join(folder, name), text)
-  print(report.to_text(report.summary(found)))
-  print('\n'.join(['', *report.counts(found)]))
+  print(report.write(folder, frame, command))
   print(f'report  {os.path.join(folder, "report.md")}')
 
 

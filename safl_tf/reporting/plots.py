@@ -218,7 +218,7 @@ def comparison_charts(runs: Sequence[tables.Run]) -> dict[str, Chart]:
   Each chart has a curve for every algorithm, in the same order: the mean over
   its runs, at the rounds where all of them have a finite value.
   """
-  histories: dict[str, list[History]] = {}
+  histories: dict[str, list[Sequence[tables.Row]]] = {}
   for run in runs:
     histories.setdefault(run.algorithm, []).append(run.history)
   return {
@@ -234,7 +234,7 @@ def comparison_charts(runs: Sequence[tables.Run]) -> dict[str, Chart]:
 
 
 def _mean_curve(
-  name: str, histories: Sequence[History], x: str, y: str
+  name: str, histories: Sequence[Sequence[tables.Row]], x: str, y: str
 ) -> Curve:
   points = [
     {

@@ -183,19 +183,23 @@ def to_csv(rows: Sequence[Row]) -> str:
   )
 
 
-def to_markdown(lines: Sequence[Sequence[str]]) -> str:
+def to_markdown(lines: Sequence[Sequence[str]], left: int = 1) -> str:
   """Formats a Markdown table with aligned columns.
 
   Args:
-    lines: the headings, then the cells. The first column is aligned to the
-      left, the others to the right.
+    lines: the headings, then the cells.
+    left: number of columns aligned to the left; the others are to the right.
   """
   lines = [[cell.replace('|', r'\|') for cell in line] for line in lines]
   widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-  padded = [
-    [line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]
+  rows = [
+    [
+      *map(str.ljust, line[:left], widths),
+      *map(str.rjust, line[left:], widths[left:]),
+    ]
     for line in lines
   ]
-  rule = ['-' * widths[0], *('-' * (width - 1) + ':' for width in widths[1:])]
-  padded.insert(1, rule)
-  return ''.join(f'| {" | ".join(line)} |\n' for line in padded)
+  rule = ['-' * width for width in widths[:left]]
+  rule += ['-' * (width - 1) + ':' for width in widths[left:]]
+  rows.insert(1, rule)
+  return ''.join(f'| {" | ".join(row)} |\n' for row in rows)
