@@ -43,11 +43,11 @@ _BOUNDS: dict[str, tuple[str, str, str, Any]] = {
 _TITLES = {
   'n': 'Error by local step t, for n clients',
   'alpha': 'Error by local step t, for learning rates α',
-  'mixing': 'Error by local step t, for ways to mix',
+  'mixing': 'Error by local step t, for mixing rules',
   'q': 'Error by local step t, for q local steps in a round',
-  'edges': 'Error by local step t, at corners of what (16) allows',
+  'edges': 'Error by local step t, at the limits of (16)',
   'corollary': 'Error by local step t, rates α₀/(t+1)',
-  'quasi_convex': 'Error by local step t, not convex, rates α₀/(t+1)',
+  'quasi_convex': 'Error by local step t, non-convex, rates α₀/(t+1)',
 }
 _COLUMNS = {'alpha': 4, 'edges': 2, 'quasi_convex': 4}
 _WHITE_BOX = {'boxstyle': 'square,pad=0.1', 'fc': 'white', 'lw': 0}
@@ -273,7 +273,7 @@ def final_by_n(frame: 'pd.DataFrame', path: plots.Path) -> Any:
       label = testbed.curvature_label(lam)
       axes.set_title(label, fontsize=9.5, weight='normal')
     grid[0].set_ylabel('squared error at the end')
-    figure.suptitle('What n clients gain', weight='bold')
+    figure.suptitle('Gain from n clients', weight='bold')
     handles, labels = grid[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc='outside lower center', ncols=4)
   return figure
@@ -316,6 +316,6 @@ def conditions(path: plots.Path, temperature: float = 80.0) -> Any:
     axes.text(0.305, 0.803, "the paper's ε = 0.3", fontsize=8.5)
     axes.set(xlabel='ε', ylabel='p', xlim=(0, 0.6), ylim=(0.8, 1.003))
     axes.set_yticks(np.arange(0.8, 1.01, 0.05))
-    axes.set_title('ε and p that the proof of (16) speaks of (blue)')
+    axes.set_title('ε and p that the proof of (16) covers (blue)')
     axes.legend(loc='lower left')
   return figure
