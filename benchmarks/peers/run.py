@@ -75,10 +75,10 @@ def section(work: str, environments: pathlib.Path) -> str:
     [
       f'## Other frameworks: FedAvg on {own["clients"]} clients × 600 digits',
       f'{reports.provenance("benchmarks.peers.run", "work.npz ENVS")} The '
-      f'median of {len(other["seconds"]) - 1} rounds after the first; safl_tf takes '
-      f'{statistics.median(ours):.2f} s. Every framework trains LeNet-5 on the '
-      'same batches from the same weights and must reach the same test loss '
-      f'({other["expected_loss"]:.4f}).{left_out}',
+      f'median of {len(other["seconds"]) - 1} rounds after the first; safl_tf '
+      f'takes {statistics.median(ours):.2f} s. Every framework trains LeNet-5 '
+      'on the same batches from the same weights and must reach the same test '
+      f'loss ({other["expected_loss"]:.4f}).{left_out}',
       tables.to_markdown(rows).rstrip(),
     ]
   )

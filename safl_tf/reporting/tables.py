@@ -47,39 +47,36 @@ def run_rows(
       far, or None if the run ended earlier.
     target: the test accuracy to reach.
   """
-  return [
-    {
-      'algorithm': run.algorithm,
-      'seed': run.seed,
+  rows = []
+  for algorithm, seed, history in runs:
+    evaluated = [row for row in history if row['test_accuracy'] is not None]
+    accuracies = [row['test_accuracy'] for row in evaluated]
+    reached = next((r for r in evaluated if r['test_accuracy'] >= target), None)
+    last = history[-1]
+    row: Row = {
+      'algorithm': algorithm,
+      'seed': seed,
       'target_accuracy': target,
-      **_summary(run.history, at_rounds, target),
+      'rounds': last['round'],
     }
-    for run in runs
-  ]
-
-
-def _summary(
-  history: Sequence[Row], at_rounds: Sequence[int], target: float
-) -> Row:
-  evaluated = [row for row in history if row['test_accuracy'] is not None]
-  accuracies = [row['test_accuracy'] for row in evaluated]
-  reached = next((r for r in evaluated if r['test_accuracy'] >= target), None)
-  last = history[-1]
-  summary: Row = {'rounds': last['round']}
-  for t in at_rounds:
-    until = [r['test_accuracy'] for r in evaluated if r['round'] <= t]
-    known = until and t <= last['round']
-    summary[f'accuracy_round_{t}'] = until[-1] if known else None
-  return summary | {
-    'final_accuracy': accuracies[-1] if accuracies else None,
-    'best_accuracy': max(accuracies, default=None),
-    'rounds_to_target': reached and reached['round'],
-    'mb_up_to_target': reached and reached['total_bytes_up'] / 1e6,
-    'uploads': sum(row['uploaded'] for row in history),
-    'mb_up': last['total_bytes_up'] / 1e6,
-    'mb_down': last['total_bytes_down'] / 1e6,
-    'seconds': sum(row['seconds'] for row in history),
-  }
+    for t in at_rounds:
+      until = [r['test_accuracy'] for r in evaluated if r['round'] <= t]
+      known = until and t <= last['round']
+      row[f'accuracy_round_{t}'] = until[-1] if known else None
+    rows.append(
+      row
+      | {
+        'final_accuracy': accuracies[-1] if accuracies else None,
+        'best_accuracy': max(accuracies, default=None),
+        'rounds_to_target': reached and reached['round'],
+        'mb_up_to_target': reached and reached['total_bytes_up'] / 1e6,
+        'uploads': sum(r['uploaded'] for r in history),
+        'mb_up': last['total_bytes_up'] / 1e6,
+        'mb_down': last['total_bytes_down'] / 1e6,
+        'seconds': sum(r['seconds'] for r in history),
+      }
+    )
+  return rows
 
 
 def algorithm_rows(rows: Sequence[Row]) -> list[Row]:
