@@ -189,6 +189,20 @@ def test_markdown():
     '| a\\|b   |        1.0 |\n'
     '| longer | 10.0 ± 1.0 |\n'
   )
+  assert tables.to_markdown(lines, left=2) == (
+    '| name   | number     |\n'
+    '| ------ | ---------- |\n'
+    '| a\\|b   | 1.0        |\n'
+    '| longer | 10.0 ± 1.0 |\n'
+  )
+
+
+@pytest.mark.parametrize(
+  'mean, sd, expected',
+  [(None, None, '-'), (1234.56, None, '1,234.6'), (0.5, 0.25, '0.5 ± 0.2')],
+)
+def test_format_mean_sd(mean, sd, expected):
+  assert tables.format_mean_sd(mean, sd) == expected
 
 
 def test_charts():
