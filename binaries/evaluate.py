@@ -134,7 +134,7 @@ def _load(path: str) -> _Predictor:
   folder = pathlib.Path(path)
   if run_directory.is_run(folder):
     run = run_directory.load(folder, 'model')
-    return _Predictor(run.model, run.from_logits, run.data['class_names'])
+    return _Predictor(run.model, run.from_logits, run.metadata['class_names'])
   if (folder / 'saved_model.pb').is_file():
     return _Predictor(_load_signature(path), None, _class_names(folder))
   if folder.is_dir():

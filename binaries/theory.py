@@ -61,7 +61,7 @@ class _Flags(group.Group, topic='theory'):
 
 def main(flags: absl_flags.FlagValues) -> None:
   """Runs all trials and writes the report."""
-  from safl_tf.util import atomic_io, errors
+  from safl_tf.util import errors
 
   folder = group.required(flags, 'output_dir')
   try:
@@ -74,31 +74,24 @@ def main(flags: absl_flags.FlagValues) -> None:
   given = {name: flags[name].value for name in _Scale._fields}
   scale = scale._replace(**{k: v for k, v in given.items() if v is not None})
   program.start_tensorflow()
-  from safl_tf.experiments.theory import comparisons, configs, plots, report
+  from safl_tf.experiments.theory import report, testbed, trials
 
   smoke = flags.scale == 'smoke'
-  cases = configs.few_cases() if smoke else configs.all_cases()
-  numbers = iter(range(1, len(cases) + 1))
+  settings = testbed.few_settings() if smoke else testbed.all_settings()
+  numbers = iter(range(1, len(settings) + 1))
 
-  def log(case: configs.Case) -> None:
-    number = next(numbers)
-    logging.info('%d of %d: %s, %s', number, len(cases), case.study, case.name)
+  def log(setting: testbed.Setting) -> None:
+    position = (next(numbers), len(settings))
+    logging.info('%d of %d: %s, %s', *position, setting.study, setting.name)
 
-  results = comparisons.run(
-    cases, scale.trials, scale.rounds, flags.seed, scale.executor, log
+  frame = trials.run(
+    settings, scale.trials, scale.rounds, flags.seed, scale.executor, log
   )
   command = (
     f'`safl-theory --scale={flags.scale} --trials={scale.trials} '
     f'--rounds={scale.rounds} --seed={flags.seed} --executor={scale.executor}`'
   )
-  figures = plots.write_all(folder, results)
-  for name, text in {
-    'theory.csv': report.to_csv(results),
-    'report.md': report.to_markdown(results, command, figures),
-  }.items():
-    atomic_io.write_text(os.path.join(folder, name), text)
-  print(report.to_text(report.summary(results)))
-  print('\n'.join(['', *report.counts(results)]))
+  print(report.write(folder, frame, command))
   print(f'report  {os.path.join(folder, "report.md")}')
 
 
