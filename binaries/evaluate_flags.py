@@ -59,7 +59,7 @@ def data_values(trained: dict[str, Any]) -> dict[str, Any]:
     if found[option] is None and (form or plain) in forms:
       found[option] = trained.get(option)
   options = spec.options(found)
-  if spec.is_own(name):
+  if spec.is_user_data(name):
     from safl_tf.data.files import loader
 
     digest = loader.inspect(name, options)

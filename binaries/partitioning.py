@@ -173,7 +173,7 @@ def _partition(
       raise errors.InputError('partition', name, 'was changed meanwhile')
     return manifest, dict(manifest.settings)
   if name == 'client':
-    if dataset.client is None:
+    if dataset.client_ids is None:
       raise errors.InputError(
         'partition',
         name,
@@ -182,7 +182,7 @@ def _partition(
       )
     least = values['min_examples']
     settings = {'partition': name, 'min_examples': least}
-    return partition.by_client(dataset.client, least), settings
+    return partition.by_client(dataset.client_ids, least), settings
   if values['max_labels'] is None:
     most = min(_MAX_LABELS, dataset.num_classes)
     values = values | {'max_labels': most}

@@ -69,7 +69,7 @@ def train(
       values['seed'],
       (dataset.x_test, dataset.y_test),
       folder,
-      dataset.about,
+      dataset.metadata,
     )
     with futures.ThreadPoolExecutor(1) as side:
       pictures = side.submit(_write_results, values, path, result, dataset)
@@ -104,7 +104,7 @@ def _export(
   from safl_tf.training import export, run_directory
 
   model, formats = result.process.model, values['export']
-  about = run_directory.about(result.state.t, dataset.about)
+  about = run_directory.about(result.state.t, dataset.metadata)
   if export.is_current(path / 'export', formats, about):
     return None
   try:

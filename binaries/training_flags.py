@@ -328,7 +328,7 @@ def _check_data(found: dict[str, Any], flags: common.Flags) -> dict[str, Any]:
   options = spec.options(found | new)
   if name not in choices.DATASETS and not flags['max_labels'].present:
     new['max_labels'] = None  # as many as there are, see `partitioning`
-  if spec.is_own(name):
+  if spec.is_user_data(name):
     from safl_tf.data.files import loader
 
     new['test_fraction'] = options.test_fraction
