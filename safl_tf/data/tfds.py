@@ -110,8 +110,8 @@ def prepare(name: str, builder: Any, folder: str, remedy: str) -> None:
     raise errors.InputError(
       'dataset',
       name,
-      f'not prepared in {folder} and cannot be downloaded ({reason}); {remedy}, '
-      'or set --data_dir or TFDS_DATA_DIR to a folder that has it',
+      f'not prepared in {folder} and cannot be downloaded ({reason}); {remedy}'
+      ', or set --data_dir or TFDS_DATA_DIR to a folder that has it',
     ) from error
   finally:
     _remove_if_empty(os.path.join(folder, builder.name))
