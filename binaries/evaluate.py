@@ -98,7 +98,7 @@ def _data(flags: absl_flags.FlagValues, trained: dict[str, Any]) -> Data:
   }
   data = dataclasses.replace(data, **values)
   options = data.options()
-  if spec.is_own(name):
+  if spec.is_user_data(name):
     from safl_tf.data.files import loader
 
     digest = loader.inspect(name, options)

@@ -70,7 +70,7 @@ def train(
       config.seed,
       (dataset.x_test, dataset.y_test),
       directory,
-      dataset.about,
+      dataset.metadata,
     )
     with futures.ThreadPoolExecutor(1) as background:
       report = background.submit(_write_results, config, result, dataset)
@@ -102,7 +102,7 @@ def _export(config: RunConfig, result: Any, dataset: Any) -> str | None:
 
   model, formats = result.process.model, config.export
   folder = config.path / 'export'
-  metadata = {'round': result.state.t, **dataset.about}
+  metadata = {'round': result.state.t, **dataset.metadata}
   if export.is_current(folder, formats, metadata):
     return None
   try:
