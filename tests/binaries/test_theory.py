@@ -85,7 +85,7 @@ def test_summary_is_printed(finished):
     ('--seed=-1', '--seed=-1: must be a whole number in [0, '),
     ('--output_dir=', '--output_dir=: is required'),
     ('--executor=fast', '--executor=fast: did you mean auto? must be one of'),
-    ('--output_dir=/dev/null/x', '--output_dir=/dev/null/x: cannot be made'),
+    ('--output_dir=/dev/null/x', '--output_dir=/dev/null/x: cannot be created'),
   ],
 )
 def test_mistakes(call, argument, message):
