@@ -81,8 +81,8 @@ def main(flags: absl_flags.FlagValues) -> None:
   numbers = iter(range(1, len(settings) + 1))
 
   def log(setting: testbed.Setting) -> None:
-    position = (next(numbers), len(settings))
-    logging.info('%d of %d: %s, %s', *position, setting.study, setting.name)
+    position = f'{next(numbers)} of {len(settings)}'
+    logging.info('%s: %s, %s', position, setting.study, setting.name)
 
   frame = trials.run(
     settings, scale.trials, scale.rounds, flags.seed, scale.executor, log
