@@ -82,9 +82,9 @@ def test_unknown_name():
 @pytest.mark.parametrize('name', ['mnist_sample', 'mnist'])
 def test_data_dir_must_exist(tmp_path, name):
   (tmp_path / 'file').write_text('')
-  for wrong in (tmp_path / 'file', tmp_path / 'nothing'):
-    with pytest.raises(errors.InputError, match=f'^data_dir={wrong}: '):
-      registry.load(name, str(wrong))
+  for path in (tmp_path / 'file', tmp_path / 'nothing'):
+    with pytest.raises(errors.InputError, match=f'^data_dir={path}: '):
+      registry.load(name, str(path))
 
 
 def check_unavailable(caught, folder, reason):
@@ -156,8 +156,8 @@ def test_damaged_data(tmp_path, monkeypatch, tiny_mnist):
   [records] = tmp_path.glob('mnist/*/mnist-train*')
   whole = records.read_bytes()
   length = int.from_bytes(whole[:8], 'little') + 16  # of the first record
-  for broken in (whole[:-10], whole[length:], b''):
-    records.write_bytes(broken)
+  for damaged in (whole[:-10], whole[length:], b''):
+    records.write_bytes(damaged)
     with pytest.raises(errors.InputError) as caught:
       registry.load('mnist', str(tmp_path))
     message = str(caught.value)

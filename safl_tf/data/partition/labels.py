@@ -39,18 +39,7 @@ def by_labels(
   """
   sampler = base.Sampler(num_clients, mean_examples, variance_examples, seed)
   max_labels = validation.integer('max_labels', max_labels, low=1)
-
-  def partition(y: np.ndarray, num_classes: int) -> list[np.ndarray]:
-    index = base.LabelIndex(y)
-    validation.integer('max_labels', max_labels, low=1, high=num_classes)
-
-    def draw(rng: np.random.Generator, k: int, m: int) -> np.ndarray:
-      c = rng.integers(1, max_labels, endpoint=True)
-      return index.draw_any(rng, rng.permutation(index.present)[:c], m)
-
-    return sampler.parts(len(y), draw)
-
-  return partition
+  return _few_labels(sampler, 1, max_labels, sampler.num_clients)
 
 
 def biased(
@@ -88,27 +77,7 @@ def biased(
   if biased_label is not None:
     biased_label = validation.integer('biased_label', biased_label, low=0)
   num_unbiased = sampler.num_clients - round(share * sampler.num_clients)
-
-  def partition(y: np.ndarray, num_classes: int) -> list[np.ndarray]:
-    index = base.LabelIndex(y)
-    validation.integer('max_labels', max_labels, low=2, high=num_classes)
-    single = index.present
-    if biased_label is not None:
-      single = single[single == biased_label]
-      if not len(single):
-        raise errors.InputError(
-          'biased_label', biased_label, 'must be a label of some example'
-        )
-
-    def draw(rng: np.random.Generator, k: int, m: int) -> np.ndarray:
-      if k < num_unbiased:
-        c = rng.integers(2, max_labels, endpoint=True)
-        return index.draw_any(rng, rng.permutation(index.present)[:c], m)
-      return index.draw_any(rng, rng.permutation(single)[:1], m)
-
-    return sampler.parts(len(y), draw)
-
-  return partition
+  return _few_labels(sampler, 2, max_labels, num_unbiased, biased_label)
 
 
 def dirichlet(
@@ -160,6 +129,40 @@ def dirichlet(
       held = _multinomial(rng, min(m, len(y)), q, counts)
       chosen = np.flatnonzero(held)
       return index.draw_each(rng, index.present[chosen], held[chosen])
+
+    return sampler.parts(len(y), draw)
+
+  return partition
+
+
+def _few_labels(
+  sampler: base.Sampler,
+  min_labels: int,
+  max_labels: int,
+  num_unbiased: int,
+  biased_label: int | None = None,
+) -> base.Partition:
+  """Gives the first `num_unbiased` clients c_k labels, the others one."""
+
+  def partition(y: np.ndarray, num_classes: int) -> list[np.ndarray]:
+    index = base.LabelIndex(y)
+    validation.integer(
+      'max_labels', max_labels, low=min_labels, high=num_classes
+    )
+    single = index.present
+    if biased_label is not None:
+      single = single[single == biased_label]
+      if not len(single):
+        raise errors.InputError(
+          'biased_label', biased_label, 'must be a label of some example'
+        )
+
+    def draw(rng: np.random.Generator, k: int, m: int) -> np.ndarray:
+      labels, c = single, 1
+      if k < num_unbiased:
+        labels = index.present
+        c = int(rng.integers(min_labels, max_labels, endpoint=True))
+      return index.draw_any(rng, rng.permutation(labels)[:c], m)
 
     return sampler.parts(len(y), draw)
 

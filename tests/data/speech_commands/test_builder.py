@@ -50,9 +50,9 @@ def read(made, split):
 def check_examples(made):
   """The examples are what `write_folder` wrote."""
   for split, who in (
-    ('train', speech.TRAINED),
-    ('validation', speech.VALIDATED),
-    ('test', speech.TESTED),
+    ('train', speech.TRAIN_SPEAKERS),
+    ('validation', speech.VALIDATION_SPEAKERS),
+    ('test', speech.TEST_SPEAKERS),
   ):
     examples = read(made, split)
     assert set(examples) == {

@@ -63,12 +63,15 @@ def test_load(clips, load, capfd):
   assert data.y_train.dtype == data.y_test.dtype == np.int32
   assert data.num_classes == 30
   assert data.class_names == archive.WORDS
-  for y, who in ((data.y_train, speech.TRAINED), (data.y_test, speech.TESTED)):
+  for y, who in (
+    (data.y_train, speech.TRAIN_SPEAKERS),
+    (data.y_test, speech.TEST_SPEAKERS),
+  ):
     said = [data.class_names[label] for label in y]
     assert said == [archive.word(name) for name in names_of(who)]
-  speakers = [archive.speaker(name) for name in names_of(speech.TRAINED)]
+  speakers = [archive.speaker(name) for name in names_of(speech.TRAIN_SPEAKERS)]
   assert data.client_ids.tolist() == speakers
-  assert set(speakers) == set(speech.TRAINED)
+  assert set(speakers) == set(speech.TRAIN_SPEAKERS)
   printed = capfd.readouterr()
   assert printed.out == '' and 'clip' not in printed.err
 
@@ -82,7 +85,7 @@ def test_values(clips, load):
         for name in names_of(who)
       ]
     )
-    for who in (speech.TRAINED, speech.TESTED)
+    for who in (speech.TRAIN_SPEAKERS, speech.TEST_SPEAKERS)
   )
   train, test = (
     features.mfcc((samples / 32768).astype(np.float32)).numpy()
@@ -104,7 +107,7 @@ def test_values(clips, load):
 
 def test_validation(clips, load):
   data = load(clips, include_validation=True)
-  both = speech.TRAINED + speech.VALIDATED
+  both = speech.TRAIN_SPEAKERS + speech.VALIDATION_SPEAKERS
   assert len(data.x_train) == len(data.y_train) == 21
   assert data.client_ids.tolist() == list(map(archive.speaker, names_of(both)))
   np.testing.assert_allclose(data.x_train.mean((0, 1)), 0, atol=1e-4)
@@ -151,7 +154,7 @@ def test_constant_features(tmp_path, load):
 
 
 def test_without_lists(tmp_path, clips, load):
-  """The hash of the speakers gives what is in the lists."""
+  """The hash of the speakers reproduces the lists."""
   other = speech.write_folder(tmp_path / 'other', lists=False)
   data = load(other)
   assert data.client_ids.tolist() == load(clips).client_ids.tolist()
@@ -274,8 +277,8 @@ def test_damaged_cache(clips, load, tmp_path, caplog):
   first = load(clips)
   [cached] = (tmp_path / 'cache').iterdir()
   whole = cached.read_bytes()
-  for broken in damages(whole):
-    cached.write_bytes(broken)
+  for damaged in damages(whole):
+    cached.write_bytes(damaged)
     caplog.clear()
     with caplog.at_level('WARNING', logger='absl'):
       again = load(clips)
@@ -357,7 +360,7 @@ def test_no_readable_clips(clips, load):
 
 
 def test_no_test_clips(clips, load):
-  for who in speech.TESTED:
+  for who in speech.TEST_SPEAKERS:
     for path in clips.glob(f'*/{who}*'):
       path.unlink()
   with pytest.raises(errors.InputError, match='has no clips to test on: 21 '):
@@ -366,22 +369,22 @@ def test_no_test_clips(clips, load):
 
 def test_missing_folder(tmp_path, load):
   (tmp_path / 'file').write_text('')
-  for wrong in (tmp_path / 'none', tmp_path / 'file', ''):
+  for folder in (tmp_path / 'none', tmp_path / 'file', ''):
     with pytest.raises(
-      errors.InputError, match=f'^speech_dir={wrong}: must be an existing fold'
+      errors.InputError, match=f'^speech_dir={folder}: must be an existing fold'
     ):
-      load(wrong)
+      load(folder)
 
 
 def test_folder_without_clips(tmp_path, clips, load):
   shutil.rmtree(clips / 'bed')
   shutil.rmtree(clips / 'yes')
   (clips / 'no').rename(clips / 'nein')
-  for wrong in (tmp_path, clips):
+  for folder in (tmp_path, clips):
     with pytest.raises(errors.InputError) as caught:
-      load(wrong)
+      load(folder)
     assert str(caught.value).startswith(
-      f'speech_dir={wrong}: must have a folder of .wav files for each word'
+      f'speech_dir={folder}: must have a folder of .wav files for each word'
     )
 
 
