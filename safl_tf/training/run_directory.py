@@ -75,7 +75,9 @@ class RunDirectory:
     existing = next(p for p in candidates if os.path.exists(p))
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
       raise errors.InputError(
-        'output_dir', self.path, f'{existing} is not a writable folder'
+        'output_dir',
+        self.path,
+        f'{existing} is not a folder that can be written to',
       )
     done = max(self._checkpoints.rounds(), default=0)
     hparams = metrics_log.read_hparams(self.path)

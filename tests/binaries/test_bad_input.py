@@ -115,7 +115,7 @@ LIGHT = [
   (
     'train',
     '--output_dir=notes.txt',
-    '--output_dir=notes.txt/safl_mnist_sample: notes.txt is not a folder one',
+    '--output_dir=notes.txt/safl_mnist_sample: notes.txt is not a folder',
   ),
   (
     'train',
