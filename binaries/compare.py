@@ -13,6 +13,7 @@ more algorithms or seeds it trains only the new runs.
 """
 
 import dataclasses
+import functools
 import os
 import pathlib
 from collections.abc import Iterator, Sequence
@@ -219,10 +220,7 @@ def define(flags: absl_flags.FlagValues) -> None:
   experiment.help = 'Name of the comparison; compare_DATASET if not given.'
 
 
-def cli() -> None:
-  """Runs safl-compare."""
-  program.run('safl-compare', __doc__, define, main)
-
+cli = functools.partial(program.run, 'safl-compare', __doc__, define, main)
 
 if __name__ == '__main__':
   cli()

@@ -10,10 +10,11 @@ that are not given are those of the run, if the model is a run.
 """
 
 import dataclasses
+import functools
 import json
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from absl import flags as absl_flags
@@ -77,26 +78,17 @@ def main(flags: absl_flags.FlagValues) -> None:
 
 
 def _data(flags: absl_flags.FlagValues, trained: dict[str, Any]) -> Data:
-  """Returns the data flags, with those of a run as defaults.
-
-  Args:
-    flags: of this program.
-    trained: the flags of the run; empty if the model is not a run.
-
-  Raises:
-    InputError: flags contradict each other or name missing files.
-  """
+  """Returns the data flags; `trained` are the flags of the run, if any."""
   default = trained.get('dataset', 'mnist_sample')
   name = spec.check(default if flags.dataset is None else flags.dataset)
-  data = Data.get(flags, dataset=name)
   form, plain = spec.split(name)
   fitting = [o for o, forms in spec.OPTIONS.items() if (form or plain) in forms]
-  values: dict[str, Any] = {
+  values = {
     option: trained.get(option)
     for option in ('data_dir', *fitting)
-    if getattr(data, option) is None
+    if flags[option].value is None
   }
-  data = dataclasses.replace(data, **values)
+  data = Data.get(flags, dataset=name, **values)
   options = data.options()
   if spec.is_user_data(name):
     from safl_tf.data.files import loader
@@ -112,21 +104,17 @@ def _data(flags: absl_flags.FlagValues, trained: dict[str, Any]) -> Data:
 
 
 class _Predictor(NamedTuple):
-  """A model; what is unknown of it is None.
-
-  Attributes:
-    call: maps a batch of inputs to outputs [N, C].
-    from_logits: whether outputs are logits.
-    class_names: the meaning of the outputs.
-  """
+  """A model: a function from a batch of inputs to outputs [N, C]."""
 
   call: Callable[[Any], Any]
-  from_logits: bool | None
-  class_names: list[str] | None
+  class_names: Sequence[str] | None  # None if unknown
+  from_logits: bool | None = None  # None if unknown
 
 
 def _load(path: str) -> _Predictor:
   """Loads the model of a run, a SavedModel or a .keras file."""
+  import keras
+
   from safl_tf.training import run_directory
 
   from . import factories
@@ -134,20 +122,13 @@ def _load(path: str) -> _Predictor:
   folder = pathlib.Path(path)
   if run_directory.is_run(folder):
     run = run_directory.load(folder, 'model')
-    return _Predictor(run.model, run.from_logits, run.metadata['class_names'])
-  if (folder / 'saved_model.pb').is_file():
-    return _Predictor(_load_signature(path), None, _class_names(folder))
-  if folder.is_dir():
+    return _Predictor(run.model, run.metadata['class_names'], run.from_logits)
+  if not folder.is_dir():
+    return _Predictor(factories.load_keras(path), _class_names(folder))
+  if not (folder / 'saved_model.pb').is_file():
     raise errors.InputError(
       'model', path, 'is neither a run (no model.json) nor a SavedModel'
     )
-  return _Predictor(factories.load_keras(path), None, _class_names(folder))
-
-
-def _load_signature(path: str) -> Callable[[Any], Any]:
-  """Loads the serving signature of a SavedModel."""
-  import keras
-
   try:
     layer = keras.layers.TFSMLayer(path, call_endpoint='serving_default')
   except Exception as error:
@@ -159,7 +140,7 @@ def _load_signature(path: str) -> Callable[[Any], Any]:
     [outputs] = layer(inputs).values()
     return outputs
 
-  return call
+  return _Predictor(call, _class_names(folder))
 
 
 def _class_names(path: pathlib.Path) -> list[str] | None:
@@ -202,9 +183,10 @@ def _predict(
       f'has outputs of shape {outputs.shape[1:]}, but {dataset.name} has '
       f'{dataset.num_classes} classes',
     )
-  if model.from_logits is None:
-    return outputs, not flat_model.are_probabilities(outputs)
-  return outputs, model.from_logits
+  from_logits = model.from_logits
+  if from_logits is None:
+    from_logits = not flat_model.are_probabilities(outputs)
+  return outputs, from_logits
 
 
 def define(flags: absl_flags.FlagValues) -> None:
@@ -215,10 +197,7 @@ def define(flags: absl_flags.FlagValues) -> None:
   flags['dataset'].help += ' That of the run, else mnist_sample, if not given.'
 
 
-def cli() -> None:
-  """Runs safl-evaluate."""
-  program.run('safl-evaluate', __doc__, define, main)
-
+cli = functools.partial(program.run, 'safl-evaluate', __doc__, define, main)
 
 if __name__ == '__main__':
   cli()

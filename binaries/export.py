@@ -8,6 +8,7 @@ their predictions before the export replaces an older one.
 """
 
 import dataclasses
+import functools
 import os
 
 from absl import flags as absl_flags
@@ -62,10 +63,9 @@ def main(flags: absl_flags.FlagValues) -> None:
     print(f'  {path}')
 
 
-def cli() -> None:
-  """Runs safl-export."""
-  program.run('safl-export', __doc__, _Flags.define, main)
-
+cli = functools.partial(
+  program.run, 'safl-export', __doc__, _Flags.define, main
+)
 
 if __name__ == '__main__':
   cli()

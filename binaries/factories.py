@@ -22,23 +22,19 @@ def build_process(
 ) -> process.FederatedProcess:
   """Builds the process of a run on its data set."""
   values = config.to_dict()
+  clients, _ = config.clients(dataset, config.seed)
   attack = None
   if config.attack != 'none':
+    strength = config.attack_strength
     attack = attacks.Attack(
-      config.attack,
-      config.attack_fraction,
-      config.attack_strength,
-      config.seed,
+      config.attack, config.attack_fraction, strength, config.seed
     )
-  algorithm = registry.build(config.algorithm, **values)
-  local = validation.call(client_config.LocalConfig, values)
-  clients, _ = config.clients(dataset, config.seed)
   try:
     return process.FederatedProcess(
       _model(config, dataset),
       clients,
-      algorithm,
-      local,
+      registry.build(config.algorithm, **values),
+      validation.call(client_config.LocalConfig, values),
       init=config.init,
       executor=config.executor,
       jit_compile=config.jit_compile,
@@ -85,8 +81,8 @@ def _model(
   if config.activation is not None:
     names = set(dir(keras.activations)) - {'deserialize', 'get', 'serialize'}
     known = sorted(n for n in names if n[0].islower())
-    validation.choice('activation', config.activation, known)
-    options['activation'] = config.activation
-  return functools.partial(
-    _MODELS[name], dataset.input_shape, dataset.num_classes, **options
-  )
+    options['activation'] = validation.choice(
+      'activation', config.activation, known
+    )
+  shape, num_classes = dataset.input_shape, dataset.num_classes
+  return functools.partial(_MODELS[name], shape, num_classes, **options)

@@ -10,6 +10,7 @@ the data in the same way, with or without the manifest.
 """
 
 import dataclasses
+import functools
 import os
 import pathlib
 
@@ -90,10 +91,7 @@ def define(flags: absl_flags.FlagValues) -> None:
   _Run.define(flags)
 
 
-def cli() -> None:
-  """Runs safl-partition."""
-  program.run('safl-partition', __doc__, define, main)
-
+cli = functools.partial(program.run, 'safl-partition', __doc__, define, main)
 
 if __name__ == '__main__':
   cli()

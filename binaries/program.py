@@ -32,15 +32,10 @@ def run(
   define: Callable[[absl_flags.FlagValues], None],
   main: Callable[[absl_flags.FlagValues], None],
 ) -> None:
-  """Parses the command line and runs a program.
+  """Parses the command line and calls `main` with the flags of `define`.
 
-  A mistake of the user ends the process with exit code 2 and one line.
-
-  Args:
-    name: the name of the program.
-    description: the text of --help before the flags.
-    define: adds the flags of the program.
-    main: runs the program with the parsed flags.
+  A mistake of the user ends the process with exit code 2 and one line. The
+  `description` is the text of --help before the flags.
   """
   logging.use_absl_handler()
   logging.set_verbosity(logging.INFO)
@@ -53,11 +48,8 @@ def run(
       print(f'{(description or "").strip()}\n{group.help_text(flags)}')
     else:
       _parse(name, flags)
-      listing = presets.apply(flags)
-      if listing is None:
-        main(flags)
-      else:
-        print(listing)
+      presets.apply(flags)
+      main(flags)
     sys.stdout.flush()
   except errors.InputError as error:
     dashes = '--' if error.argument in flags else ''
@@ -74,9 +66,8 @@ def run(
 def start_tensorflow() -> None:
   """Imports TensorFlow without its messages.
 
-  scikit-learn and pandas are hidden meanwhile: Keras would import them for
-  wrappers that are not used here, which takes seconds. Afterwards they can be
-  imported as usual.
+  scikit-learn and pandas are hidden meanwhile, since Keras would spend seconds
+  on importing them. Afterwards they can be imported as usual.
   """
   with _quiet(), _hidden('sklearn', 'pandas'):
     import tensorflow as tf

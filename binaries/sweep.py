@@ -36,23 +36,18 @@ def history(config: RunConfig) -> list[dict[str, Any]] | None:
 
 
 def find_finished(config: RunConfig) -> RunConfig | None:
-  """Returns a finished run with these flags, here or beside `output_dir`.
-
-  Returns:
-    The configuration with the location of the run, or None if there is none.
-  """
+  """Returns a finished run with these flags, here or beside `output_dir`."""
   from safl_tf.training import metrics_log
 
   if history(config) is not None:
     return config
-  directory = config.directory()
   beside = pathlib.Path(config.output_dir).parent
   for path in sorted(beside.glob(f'*/*_seed{config.seed}/hparams.json')):
     try:
       hparams = metrics_log.read_hparams(path.parent)
     except (OSError, errors.InputError):
       continue
-    if hparams and not directory.changed(hparams['flags']):
+    if hparams and not config.directory().changed(hparams['flags']):
       run = dataclasses.replace(
         config, output_dir=str(path.parents[1]), experiment=path.parent.name
       )
@@ -77,8 +72,5 @@ def run(config: RunConfig, dataset: 'dataset_lib.Dataset') -> str | None:
   """Trains or resumes a run; returns the error of its export, if any."""
   import keras
 
-  from . import factories
-
   keras.backend.clear_session()  # gives layers the same names in every run
-  trainer = factories.build_process(config, dataset)
-  return train.train(config, trainer, dataset)[1]
+  return train.train(config, dataset)[1]

@@ -9,8 +9,9 @@ setting, bound and t), report.md (which bounds hold) and plots.
 """
 
 import dataclasses
+import functools
 import os
-from typing import NamedTuple
+from typing import Any
 
 from absl import flags as absl_flags
 from absl import logging
@@ -20,18 +21,10 @@ from safl_tf.util import choices
 from . import program
 from .flags import group
 
-
-class _Scale(NamedTuple):
-  """Defaults of flags."""
-
-  trials: int
-  rounds: int
-  executor: str
-
-
-_SCALES = {
-  'smoke': _Scale(50, 20, 'threads'),
-  'full': _Scale(1000, 200, 'vectorized'),
+# Defaults of flags that depend on --scale.
+_SCALES: dict[str, dict[str, Any]] = {
+  'smoke': {'trials': 50, 'rounds': 20, 'executor': 'threads'},
+  'full': {'trials': 1000, 'rounds': 200, 'executor': 'vectorized'},
 }
 
 
@@ -70,9 +63,10 @@ def main(flags: absl_flags.FlagValues) -> None:
     raise errors.InputError(
       'output_dir', folder, f'cannot be created: {error.strerror}'
     ) from error
-  scale = _SCALES[flags.scale]
-  given = {name: flags[name].value for name in _Scale._fields}
-  scale = scale._replace(**{k: v for k, v in given.items() if v is not None})
+  options: dict[str, Any] = {}
+  for name in ('trials', 'rounds', 'seed', 'executor'):
+    given = flags[name].value
+    options[name] = _SCALES[flags.scale][name] if given is None else given
   program.start_tensorflow()
   from safl_tf.experiments.theory import report, testbed, trials
 
@@ -84,21 +78,16 @@ def main(flags: absl_flags.FlagValues) -> None:
     position = f'{next(numbers)} of {len(settings)}'
     logging.info('%s: %s, %s', position, setting.study, setting.name)
 
-  frame = trials.run(
-    settings, scale.trials, scale.rounds, flags.seed, scale.executor, log
-  )
-  command = (
-    f'`safl-theory --scale={flags.scale} --trials={scale.trials} '
-    f'--rounds={scale.rounds} --seed={flags.seed} --executor={scale.executor}`'
-  )
-  print(report.write(folder, frame, command))
+  frame = trials.run(settings, **options, on_start=log)
+  options = {'scale': flags.scale, **options}
+  command = ' '.join(f'--{name}={value}' for name, value in options.items())
+  print(report.write(folder, frame, f'`safl-theory {command}`'))
   print(f'report  {os.path.join(folder, "report.md")}')
 
 
-def cli() -> None:
-  """Runs safl-theory."""
-  program.run('safl-theory', __doc__, _Flags.define, main)
-
+cli = functools.partial(
+  program.run, 'safl-theory', __doc__, _Flags.define, main
+)
 
 if __name__ == '__main__':
   cli()

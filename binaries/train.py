@@ -13,6 +13,7 @@ All files of a run are in OUTPUT_DIR/EXPERIMENT. The same command resumes an
 interrupted run.
 """
 
+import functools
 import pathlib
 import time
 from concurrent import futures
@@ -20,11 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags as absl_flags
 
+from safl_tf.util import validation
+
 from . import program
 from .flags.run_config import RunConfig
 
 if TYPE_CHECKING:
-  from safl_tf.core import process
   from safl_tf.data import dataset as dataset_lib
 
 
@@ -34,48 +36,35 @@ def main(flags: absl_flags.FlagValues) -> None:
   config = RunConfig.get(flags)
   config.directory().check()
   program.start_tensorflow()
-  from . import factories
-
-  dataset = config.load()
-  trainer = factories.build_process(config, dataset)
-  history, failure = train(config, trainer, dataset)
+  history, failure = train(config, config.load())
   _print_summary(history, config.path, time.perf_counter() - start)
   if failure:
     raise program.ExitError(failure)
 
 
 def train(
-  config: RunConfig,
-  trainer: 'process.FederatedProcess',
-  dataset: 'dataset_lib.Dataset',
+  config: RunConfig, dataset: 'dataset_lib.Dataset'
 ) -> tuple[list[dict[str, Any]], str | None]:
-  """Runs a process to its end and writes all files of the run.
+  """Trains or resumes a run and writes all its files.
 
   Returns:
     The history of the run, and the error of its export, if any.
   """
   from safl_tf.training import loop
 
+  from . import factories
+
+  process = factories.build_process(config, dataset)
+  schedule = validation.call(loop.Schedule, config.to_dict())
+  test_data = (dataset.x_test, dataset.y_test)
   directory = config.directory()
-  schedule = loop.Schedule(
-    config.rounds,
-    config.eval_every,
-    config.checkpoint_every,
-    config.stop_at_accuracy,
-  )
-  with directory.opened():
+  with directory.opened(), futures.ThreadPoolExecutor(1) as background:
     result = loop.run(
-      trainer,
-      schedule,
-      config.seed,
-      (dataset.x_test, dataset.y_test),
-      directory,
-      dataset.metadata,
+      process, schedule, config.seed, test_data, directory, dataset.metadata
     )
-    with futures.ThreadPoolExecutor(1) as background:
-      report = background.submit(_write_results, config, result, dataset)
-      failure = _export(config, result, dataset)
-      report.result()
+    report = background.submit(_write_results, config, result, dataset)
+    failure = _export(config, result, dataset)
+    report.result()
   return result.history, failure
 
 
@@ -100,21 +89,15 @@ def _export(config: RunConfig, result: Any, dataset: Any) -> str | None:
   """Exports the model unless the export is current; returns the error."""
   from safl_tf.training import export
 
-  model, formats = result.process.model, config.export
-  folder = config.path / 'export'
+  formats, folder = config.export, config.path / 'export'
   metadata = {'round': result.state.t, **dataset.metadata}
   if export.is_current(folder, formats, metadata):
     return None
+  model = result.process.model
+  signature = (model.input_spec, model.from_logits)
   try:
     with program.only_errors():
-      export.export(
-        result.model,
-        folder,
-        model.input_spec,
-        model.from_logits,
-        formats,
-        metadata,
-      )
+      export.export(result.model, folder, *signature, formats, metadata)
   except (export.ExportError, OSError) as error:
     return (
       f'--export={formats}: {error}; all other files are in {config.path}, '
@@ -142,10 +125,9 @@ def _print_summary(
   print(f'files          {path}')
 
 
-def cli() -> None:
-  """Runs safl-train."""
-  program.run('safl-train', __doc__, RunConfig.define, main)
-
+cli = functools.partial(
+  program.run, 'safl-train', __doc__, RunConfig.define, main
+)
 
 if __name__ == '__main__':
   cli()

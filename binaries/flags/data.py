@@ -62,11 +62,7 @@ class Data(Group, topic='data'):
   data_sha256: str | None = None
 
   def resolve_data(self) -> Self:
-    """Checks the data set to train on; adds the digest of data files.
-
-    Raises:
-      InputError: the data set does not exist or an option does not fit it.
-    """
+    """Checks the data set to train on; adds the digest of data files."""
     data = dataclasses.replace(self, dataset=spec.check(self.dataset))
     options = data.options()
     if not spec.is_user_data(data.dataset):
@@ -79,11 +75,7 @@ class Data(Group, topic='data'):
     return dataclasses.replace(data, test_fraction=fraction, data_sha256=digest)
 
   def options(self, class_names: Sequence[str] | None = None) -> spec.Options:
-    """Returns the options for reading the data set.
-
-    Args:
-      class_names: the meaning of labels 0, 1, ..., if known.
-    """
+    """Returns the reading options; `class_names` name the labels, if known."""
     return spec.options(dataclasses.asdict(self), class_names)
 
   def load(

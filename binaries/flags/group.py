@@ -39,7 +39,7 @@ class Group:
     """Adds the flags of this group to a program, except those in `omit`."""
     for field in dataclasses.fields(cls):
       if field.metadata and field.name not in omit:
-        _define(flags, cls.topic, field)
+        field.metadata['add'](flags, cls.topic, field.name)
 
   @classmethod
   def get(cls, flags: absl_flags.FlagValues, **values: Any) -> Self:
@@ -65,26 +65,27 @@ def real(
   description: str,
   low: float = 0,
   high: float = math.inf,
+  open_low: bool = False,
 ) -> Any:
-  """A number in [low, high]."""
-  check = lambda name, value: validation.real(name, value, low, high)
-  return _field(default, description, absl_flags.DEFINE_float, check)
+  """A number in [low, high], or (low, high] with `open_low`."""
+  limits = (low, high, open_low)
+  define = absl_flags.DEFINE_float
+  return _field(default, description, define, validation.real, *limits)
 
 
 def positive(
   default: float | None, description: str, high: float = math.inf
 ) -> Any:
   """A number in (0, high]."""
-  check = lambda name, value: validation.real(name, value, 0, high, True)
-  return _field(default, description, absl_flags.DEFINE_float, check)
+  return real(default, description, 0, high, open_low=True)
 
 
 def integer(
-  default: int | None, description: str, low: float = 1, high: float = math.inf
+  default: int | None, description: str, low: int = 1, high: float = math.inf
 ) -> Any:
   """An integer in [low, high]."""
-  check = lambda name, value: validation.integer(name, value, low, high)
-  return _field(default, description, absl_flags.DEFINE_integer, check)
+  define = absl_flags.DEFINE_integer
+  return _field(default, description, define, validation.integer, low, high)
 
 
 def seed() -> Any:
@@ -94,19 +95,14 @@ def seed() -> Any:
 
 def choice(default: str | None, names: Sequence[str], description: str) -> Any:
   """One of several names."""
-  check = lambda name, value: validation.choice(name, value, names)
-  described = f'{description} One of {", ".join(names)}.'
-  return _field(default, described, absl_flags.DEFINE_string, check)
+  description += f' One of {", ".join(names)}.'
+  define = absl_flags.DEFINE_string
+  return _field(default, description, define, validation.choice, names)
 
 
 def folder(description: str) -> Any:
   """An existing folder."""
-
-  def check(name: str, value: str) -> None:
-    if not os.path.isdir(os.path.expanduser(value)):
-      raise errors.InputError(name, value, 'must be an existing folder')
-
-  return _field(None, description, absl_flags.DEFINE_string, check)
+  return _field(None, description, absl_flags.DEFINE_string, _check_folder)
 
 
 def required(flags: absl_flags.FlagValues, name: str) -> str:
@@ -154,30 +150,30 @@ def help_text(flags: absl_flags.FlagValues) -> str:
   return '\n'.join(lines)
 
 
+def _check_folder(name: str, value: str) -> None:
+  if not os.path.isdir(os.path.expanduser(value)):
+    raise errors.InputError(name, value, 'must be an existing folder')
+
+
 def _field(
   default: Any,
   description: str,
   define: Callable[..., Any],
-  check: Callable[[str, Any], Any] | None = None,
+  check: Callable[..., Any] | None = None,
+  *limits: Any,
 ) -> Any:
-  metadata = {'help': description, 'define': define, 'check': check}
-  return dataclasses.field(default=default, metadata=metadata)
+  """Returns a field whose metadata hold a function that adds its flag."""
 
+  def add(flags: absl_flags.FlagValues, topic: str, name: str) -> None:
+    define(name, default, description, flag_values=flags, module_name=topic)
 
-def _define(
-  flags: absl_flags.FlagValues, topic: str, field: dataclasses.Field
-) -> None:
-  name, options = field.name, field.metadata
-  options['define'](
-    name, field.default, options['help'], flag_values=flags, module_name=topic
-  )
+    @absl_flags.validator(name, flag_values=flags)
+    def is_valid(value: Any) -> bool:
+      try:
+        if value is not None and check:
+          check(name, value, *limits)
+      except errors.InputError as error:
+        raise absl_flags.ValidationError(error.hint) from error
+      return True
 
-  def is_valid(value: Any) -> bool:
-    try:
-      if value is not None and options['check']:
-        options['check'](name, value)
-    except errors.InputError as error:
-      raise absl_flags.ValidationError(error.hint) from error
-    return True
-
-  absl_flags.register_validator(name, is_valid, flag_values=flags)
+  return dataclasses.field(default=default, metadata={'add': add})

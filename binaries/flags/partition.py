@@ -78,14 +78,9 @@ class Partition(Group, topic='partition'):
   partition_sha256: str | None = None
 
   def resolve_partition(self, dataset: str) -> Self:
-    """Checks the flags; fills in defaults that depend on the data set.
+    """Fills in sizes that depend on --dataset and the digest of a manifest.
 
-    Args:
-      dataset: the flag --dataset.
-
-    Returns:
-      The group with sizes, and with the digest of a manifest. `num_clients`
-      stays None if only the data determine it.
+    `num_clients` stays None if only the data determine it.
     """
     sizes = _SAMPLE_SIZES if dataset == 'mnist_sample' else _PAPER_SIZES
     values: dict[str, Any] = {
@@ -95,20 +90,15 @@ class Partition(Group, topic='partition'):
       values['max_labels'] = _MAX_LABELS
     if self.partition.startswith(_MANIFEST):
       path = os.path.expanduser(self.partition.removeprefix(_MANIFEST))
-      manifest = _read(path)
+      manifest, name = _read(path), _MANIFEST + path
       named = {manifest.dataset, dataset} <= set(choices.DATASETS)
       if named and manifest.dataset != dataset:
-        raise errors.InputError(
-          'partition',
-          _MANIFEST + path,
-          f'is a partition of --dataset={manifest.dataset}, not {dataset}',
-        )
-      self._check_num_clients(len(manifest.client_ids))
-      values |= {
-        'partition': _MANIFEST + path,
-        'num_clients': len(manifest.client_ids),
-        'partition_sha256': manifest.sha256,
-      }
+        hint = f'is a partition of --dataset={manifest.dataset}, not {dataset}'
+        raise errors.InputError('partition', name, hint)
+      number = len(manifest.client_ids)
+      self._check_num_clients(number)
+      values |= {'partition': name, 'num_clients': number}
+      values['partition_sha256'] = manifest.sha256
     else:
       names = [*choices.PARTITIONS, f'{_MANIFEST}FILE']
       validation.choice('partition', self.partition, names)
@@ -119,20 +109,14 @@ class Partition(Group, topic='partition'):
   def clients(
     self, dataset: 'dataset_lib.Dataset', seed: int
   ) -> tuple['client_data.ClientData', dict[str, Any]]:
-    """Partitions a data set.
-
-    Returns:
-      The clients, and the flags that determine them.
-    """
+    """Partitions a data set: the clients and the flags that determine them."""
     from safl_tf.data import client_data
 
     function, used_flags = self._build(dataset, seed)
+    x, y, num_classes = dataset.x_train, dataset.y_train, dataset.num_classes
     with _as_flag(self.partition):
       clients = client_data.ClientData.from_arrays(
-        dataset.x_train,
-        dataset.y_train,
-        function,
-        num_classes=dataset.num_classes,
+        x, y, function, num_classes=num_classes
       )
     self._check_num_clients(clients.num_clients)
     return clients, used_flags
@@ -150,11 +134,8 @@ class Partition(Group, topic='partition'):
       return manifest, dict(manifest.settings)
     if name == 'client':
       if dataset.client_ids is None:
-        raise errors.InputError(
-          'partition',
-          name,
-          f'{dataset.name} has no client names; choose another partition',
-        )
+        hint = f'{dataset.name} has no client names; choose another partition'
+        raise errors.InputError('partition', name, hint)
       function = partition_lib.by_client(dataset.client_ids, self.min_examples)
       return function, {'partition': name, 'min_examples': self.min_examples}
     values = {**dataclasses.asdict(self), 'seed': seed}

@@ -107,12 +107,8 @@ class RunConfig(
   def get(cls, flags: absl_flags.FlagValues, **values: Any) -> Self:
     """Returns a checked configuration with all defaults filled in.
 
-    Args:
-      flags: the parsed flags.
-      **values: values that replace those of flags.
-
-    Raises:
-      InputError: flags contradict each other or name missing files.
+    `values` replace those of flags. Flags that contradict each other or name
+    missing files are refused.
     """
     config = super().get(flags, **values).resolve_data()
     dataset = config.dataset
@@ -123,16 +119,13 @@ class RunConfig(
     if name is None:
       name = f'{config.algorithm}_{spec.short_name(dataset)}'
     if name in ('', '.', '..') or '/' in name or '\\' in name:
-      raise errors.InputError(
-        'experiment', name, 'must be the name of a folder, not a path'
-      )
+      hint = 'must be the name of a folder, not a path'
+      raise errors.InputError('experiment', name, hint)
     if rounds is None:
       rounds = 50 if dataset == 'mnist_sample' else 100
+    folder = os.path.expanduser(config.output_dir)
     return dataclasses.replace(
-      config,
-      experiment=name,
-      rounds=rounds,
-      output_dir=os.path.expanduser(config.output_dir),
+      config, experiment=name, rounds=rounds, output_dir=folder
     )
 
   @classmethod

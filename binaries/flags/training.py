@@ -45,14 +45,11 @@ class Model(Group, topic='model'):
       validation.choice('model', name, ['auto', *choices.MODELS, 'FILE.keras'])
       return dataclasses.replace(self, model=name)
     check_keras_file(name)
-    for flag, value, unset in (
-      ('activation', self.activation, None),
-      ('mixed_precision', mixed_precision, 'none'),
-    ):
-      if value != unset:
-        raise errors.InputError(
-          flag, value, f'applies to built-in models only, not to {name}'
-        )
+    hint = f'applies to built-in models only, not to {name}'
+    if self.activation is not None:
+      raise errors.InputError('activation', self.activation, hint)
+    if mixed_precision != 'none':
+      raise errors.InputError('mixed_precision', mixed_precision, hint)
     digest = hashlib.sha256(pathlib.Path(name).read_bytes()).hexdigest()
     return dataclasses.replace(self, model=name, model_sha256=digest)
 
@@ -92,19 +89,13 @@ class Algorithm(Group, topic='algorithm'):
 
   def resolve_selection(self, num_clients: int | None) -> Self:
     """Checks the number of selected clients, if the total is known."""
-    s = self.clients_per_round
+    s, hint = self.clients_per_round, None
     if s is not None and self.fraction is not None:
-      raise errors.InputError(
-        'clients_per_round',
-        s,
-        f'contradicts --fraction={self.fraction:g}; give one of them',
-      )
-    if s is not None and num_clients is not None and s > num_clients:
-      raise errors.InputError(
-        'clients_per_round',
-        s,
-        f'must be at most the number of clients, {num_clients}',
-      )
+      hint = f'contradicts --fraction={self.fraction:g}; give one of them'
+    elif s is not None and num_clients is not None and s > num_clients:
+      hint = f'must be at most the number of clients, {num_clients}'
+    if hint:
+      raise errors.InputError('clients_per_round', s, hint)
     fraction = 1.0 if self.fraction is None else self.fraction
     return dataclasses.replace(self, fraction=fraction)
 
@@ -225,6 +216,5 @@ def check_keras_file(path: str) -> None:
   if not os.path.isfile(path):
     raise errors.InputError('model', path, 'there is no such file')
   if not zipfile.is_zipfile(path):
-    raise errors.InputError(
-      'model', path, 'must be a .keras file saved by Keras 3'
-    )
+    hint = 'must be a .keras file saved by Keras 3'
+    raise errors.InputError('model', path, hint)
