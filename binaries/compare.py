@@ -109,9 +109,8 @@ def _check_folders(path: pathlib.Path, runs: Sequence[RunConfig]) -> None:
   from safl_tf.training import metrics_log, run_directory
 
   if metrics_log.read_hparams(path) is not None:
-    raise errors.InputError(
-      'experiment', path, 'is the folder of a run; choose another name'
-    )
+    hint = 'is the folder of a run; choose another name'
+    raise errors.InputError('experiment', path, hint)
   for run in runs:
     run.directory().check()
   for folder in sorted(path.glob('*_seed*')):
@@ -199,13 +198,12 @@ def _write(
 def _describe(runs: Sequence[RunConfig], finished: int) -> list[str]:
   """Describes the comparison and its progress, in a sentence each."""
   config, seeds = runs[0], list(dict.fromkeys(str(run.seed) for run in runs))
-  parts = [
-    f'{pathlib.Path(config.model).stem} on {config.dataset}',
-    *([f'{config.num_clients} clients'] if config.num_clients else []),
-    f'{config.rounds} rounds',
-    f'{"seeds" if len(seeds) > 1 else "seed"} {", ".join(seeds)}',
+  clients = f'{config.num_clients} clients, ' if config.num_clients else ''
+  word = 'seeds' if len(seeds) > 1 else 'seed'
+  sentences = [
+    f'{pathlib.Path(config.model).stem} on {config.dataset}, {clients}'
+    f'{config.rounds} rounds, {word} {", ".join(seeds)}.'
   ]
-  sentences = [f'{", ".join(parts)}.']
   if finished < len(runs):
     sentences.append(f'So far, {finished} of {len(runs)} runs are finished.')
   return sentences

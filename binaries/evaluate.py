@@ -14,8 +14,8 @@ import functools
 import json
 import os
 import pathlib
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from absl import flags as absl_flags
 
@@ -27,6 +27,7 @@ from .flags import group, training
 from .flags.data import Data
 
 if TYPE_CHECKING:
+  import keras
   import numpy as np
 
   from safl_tf.data import dataset as dataset_lib
@@ -55,11 +56,14 @@ def main(flags: absl_flags.FlagValues) -> None:
   data = _data(flags, trained)
   loss = flags.loss or trained.get('loss', 'categorical')
   program.start_tensorflow()
+  from safl_tf.core import flat_model
   from safl_tf.training import evaluation
 
-  model = _load(path)
-  dataset = data.load(model.class_names)
-  outputs, from_logits = _predict(path, model, dataset)
+  model, class_names, from_logits = _load(path)
+  dataset = data.load(class_names)
+  outputs = _predict(path, model, dataset)
+  if from_logits is None:
+    from_logits = not flat_model.are_probabilities(outputs)
   scores = evaluation.score(outputs, dataset.y_test, loss, from_logits)
   print(f'model    {path}')
   print(f'data     {dataset.name}, {len(dataset.y_test)} test examples')
@@ -95,26 +99,19 @@ def _data(flags: absl_flags.FlagValues, trained: dict[str, Any]) -> Data:
 
     digest = loader.inspect(name, options)
     if flags.dataset is None and digest != trained.get('data_sha256'):
-      raise errors.InputError(
-        'dataset',
-        name,
-        'has changed since the run; give --dataset to use it nevertheless',
-      )
+      hint = 'has changed since the run; give --dataset to use it nevertheless'
+      raise errors.InputError('dataset', name, hint)
   return data
 
 
-class _Predictor(NamedTuple):
-  """A model: a function from a batch of inputs to outputs [N, C]."""
+def _load(
+  path: str,
+) -> tuple['keras.Layer', Sequence[str] | None, bool | None]:
+  """Loads the model of a run, a SavedModel or a .keras file.
 
-  call: Callable[[Any], Any]
-  class_names: Sequence[str] | None  # None if unknown
-  from_logits: bool | None = None  # None if unknown
-
-
-def _load(path: str) -> _Predictor:
-  """Loads the model of a run, a SavedModel or a .keras file."""
-  import keras
-
+  Returns:
+    The model, its class names and whether its outputs are logits, if known.
+  """
   from safl_tf.training import run_directory
 
   from . import factories
@@ -122,25 +119,11 @@ def _load(path: str) -> _Predictor:
   folder = pathlib.Path(path)
   if run_directory.is_run(folder):
     run = run_directory.load(folder, 'model')
-    return _Predictor(run.model, run.metadata['class_names'], run.from_logits)
-  if not folder.is_dir():
-    return _Predictor(factories.load_keras(path), _class_names(folder))
-  if not (folder / 'saved_model.pb').is_file():
-    raise errors.InputError(
-      'model', path, 'is neither a run (no model.json) nor a SavedModel'
-    )
-  try:
-    layer = keras.layers.TFSMLayer(path, call_endpoint='serving_default')
-  except Exception as error:
-    raise errors.InputError(
-      'model', path, f'is not a SavedModel ({errors.reason(error)})'
-    ) from error
-
-  def call(inputs: Any) -> Any:
-    [outputs] = layer(inputs).values()
-    return outputs
-
-  return _Predictor(call, _class_names(folder))
+    return run.model, run.metadata['class_names'], run.from_logits
+  if folder.is_dir() and not (folder / 'saved_model.pb').is_file():
+    hint = 'is neither a run (no model.json) nor a SavedModel'
+    raise errors.InputError('model', path, hint)
+  return factories.load_model(path), _class_names(folder), None
 
 
 def _class_names(path: pathlib.Path) -> list[str] | None:
@@ -155,38 +138,32 @@ def _class_names(path: pathlib.Path) -> list[str] | None:
 
 
 def _predict(
-  path: str, model: _Predictor, dataset: 'dataset_lib.Dataset'
-) -> tuple['np.ndarray', bool]:
-  """Returns the outputs [N, C] for test examples; whether they are logits."""
+  path: str, model: 'keras.Layer', dataset: 'dataset_lib.Dataset'
+) -> 'np.ndarray':
+  """Returns the outputs [N, C] for the test examples."""
   import numpy as np
   import tensorflow as tf
 
-  from safl_tf.core import flat_model
-
-  x = dataset.x_test
+  x, batches = dataset.x_test, []
   try:
-    batches = [
-      np.asarray(model.call(tf.constant(x[i : i + 500])), np.float32)
-      for i in range(0, len(x), 500)
-    ]
+    for i in range(0, len(x), 500):
+      outputs = model(tf.constant(x[i : i + 500]))
+      if isinstance(outputs, dict):  # of a SavedModel
+        [outputs] = outputs.values()
+      batches.append(np.asarray(outputs, np.float32))
   except Exception as error:
+    reason = errors.reason(error)
+    hint = f'does not take inputs of shape {x.shape[1:]} ({reason})'
+    raise errors.InputError('model', path, hint) from error
+  result = np.concatenate(batches)
+  if result.ndim != 2 or result.shape[1] < dataset.num_classes:
     raise errors.InputError(
       'model',
       path,
-      f'does not take inputs of shape {x.shape[1:]} ({errors.reason(error)})',
-    ) from error
-  outputs = np.concatenate(batches)
-  if outputs.ndim != 2 or outputs.shape[1] < dataset.num_classes:
-    raise errors.InputError(
-      'model',
-      path,
-      f'has outputs of shape {outputs.shape[1:]}, but {dataset.name} has '
+      f'has outputs of shape {result.shape[1:]}, but {dataset.name} has '
       f'{dataset.num_classes} classes',
     )
-  from_logits = model.from_logits
-  if from_logits is None:
-    from_logits = not flat_model.are_probabilities(outputs)
-  return outputs, from_logits
+  return result
 
 
 def define(flags: absl_flags.FlagValues) -> None:

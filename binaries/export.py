@@ -13,7 +13,7 @@ import os
 
 from absl import flags as absl_flags
 
-from safl_tf.util import choices
+from safl_tf.util import choices, errors
 
 from . import program
 from .flags import group
@@ -33,7 +33,6 @@ class _Flags(group.Group, topic='export'):
 def main(flags: absl_flags.FlagValues) -> None:
   """Exports the newest global model of a run."""
   from safl_tf.training import run_directory
-  from safl_tf.util import errors
 
   run = group.required(flags, 'run')
   run_directory.check_is_run(run)

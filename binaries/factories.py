@@ -1,6 +1,7 @@
 """Builds the federated process that the flags of a run describe."""
 
 import functools
+import os
 from typing import Any
 
 import keras
@@ -50,14 +51,15 @@ def build_process(
     raise errors.InputError('model', config.model, error.hint) from error
 
 
-def load_keras(path: str) -> keras.Model:
-  """Loads a model from a .keras file."""
+def load_model(path: str) -> keras.Layer:
+  """Loads a .keras file, or the serving signature of a SavedModel."""
   try:
+    if os.path.isdir(path):
+      return keras.layers.TFSMLayer(path, call_endpoint='serving_default')
     return keras.models.load_model(path, compile=False)
   except Exception as error:
-    raise errors.InputError(
-      'model', path, f'cannot be loaded by Keras ({errors.reason(error)})'
-    ) from error
+    hint = f'cannot be loaded by Keras ({errors.reason(error)})'
+    raise errors.InputError('model', path, hint) from error
 
 
 def _model(
@@ -65,7 +67,7 @@ def _model(
 ) -> keras.Model | flat_model.ModelFn:
   name = config.model
   if name.endswith('.keras'):
-    return load_keras(name)
+    return load_model(name)
   if len(dataset.input_shape) != 3:
     raise errors.InputError(
       'model',

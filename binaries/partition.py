@@ -52,19 +52,14 @@ def main(flags: absl_flags.FlagValues) -> None:
   try:
     folder.mkdir(parents=True, exist_ok=True)
     atomic_io.write_text(folder / 'manifest.json', manifest)
-    atomic_io.write_json(
-      folder / 'heterogeneity.json', dataclasses.asdict(report)
-    )
-    plots.partition(
-      counts,
-      dataset.class_names,
-      folder / 'partition.png',
-      f'{used_flags.get("partition", "manifest")} on {dataset.name}',
-    )
+    path = folder / 'heterogeneity.json'
+    atomic_io.write_json(path, dataclasses.asdict(report))
+    title = f'{used_flags.get("partition", "manifest")} on {dataset.name}'
+    picture = folder / 'partition.png'
+    plots.partition(counts, dataset.class_names, picture, title)
   except OSError as error:
-    raise errors.InputError(
-      'output_dir', folder, f'{error.strerror}'
-    ) from error
+    hint = error.strerror or ''
+    raise errors.InputError('output_dir', folder, hint) from error
   print(report)
   print(f'files            {folder}')
 
@@ -77,9 +72,8 @@ def _folder(given: str | None, dataset: str, partition: str) -> pathlib.Path:
   folder = pathlib.Path(os.path.expanduser(given))
   existing = next(p for p in (folder, *folder.parents) if os.path.exists(p))
   if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-    raise errors.InputError(
-      'output_dir', folder, f'{existing} is not a writable folder'
-    )
+    hint = f'{existing} is not a writable folder'
+    raise errors.InputError('output_dir', folder, hint)
   return folder
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from absl import flags as absl_flags
 from absl import logging
 
-from safl_tf.util import choices
+from safl_tf.util import choices, errors
 
 from . import program
 from .flags import group
@@ -54,15 +54,12 @@ class _Flags(group.Group, topic='theory'):
 
 def main(flags: absl_flags.FlagValues) -> None:
   """Runs all trials and writes the report."""
-  from safl_tf.util import errors
-
   folder = group.required(flags, 'output_dir')
   try:
     os.makedirs(folder, exist_ok=True)
   except OSError as error:
-    raise errors.InputError(
-      'output_dir', folder, f'cannot be created: {error.strerror}'
-    ) from error
+    hint = f'cannot be created: {error.strerror}'
+    raise errors.InputError('output_dir', folder, hint) from error
   options: dict[str, Any] = {}
   for name in ('trials', 'rounds', 'seed', 'executor'):
     given = flags[name].value

@@ -34,7 +34,7 @@ def apply(flags: absl_flags.FlagValues) -> None:
     width = max(map(len, presets))
     for preset, (summary, *_) in presets.items():
       print(f'{preset:<{width}}  {summary.removeprefix("# ")}', flush=True)
-    sys.exit()
+    sys.exit(0)
   validation.choice('preset', name, [*presets, 'list'])
   skipped = []
   for line in presets[name]:

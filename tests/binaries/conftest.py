@@ -2,6 +2,7 @@ import shutil
 
 import pytest
 
+from binaries import program
 from tests.binaries import programs
 
 
@@ -15,6 +16,14 @@ def call(capfd):
     return programs.Outcome(code, *capfd.readouterr())
 
   return run
+
+
+@pytest.fixture
+def no_tensorflow(monkeypatch):
+  """Fails a test that starts TensorFlow."""
+  monkeypatch.setattr(
+    program, 'start_tensorflow', lambda: pytest.fail('starts')
+  )
 
 
 @pytest.fixture(scope='session')

@@ -14,6 +14,8 @@ from absl import flags as absl_flags
 from absl import logging
 
 from binaries.flags.run_config import RunConfig
+from safl_tf.core import client_store
+from safl_tf.training import checkpoint, metrics_log
 
 ROOT = pathlib.Path(__file__).parents[2]
 SMALL = ('--num_clients=4', '--mean_examples=60', '--rounds=2', '--export=none')
@@ -67,25 +69,49 @@ def call(program, *arguments):
   return 0
 
 
-def start(*command, **options):
-  """Starts Python in a process of its own."""
+def start(*command, path=ROOT, **options):
+  """Starts Python in a process of its own, with packages from a path."""
   return subprocess.Popen(
     [sys.executable, *map(str, command)],
     stdout=subprocess.PIPE,
     stderr=subprocess.PIPE,
     text=True,
-    env={**os.environ, 'PYTHONPATH': str(ROOT)},
+    env={**os.environ, 'PYTHONPATH': str(path)},
     **options,
   )
 
 
 def call_light(cases):
   """Runs (program, arguments, folder) that must not need TensorFlow."""
-  told = json.dumps([(p, list(args), str(folder)) for p, args, folder in cases])
+  request = json.dumps([(p, list(a), str(folder)) for p, a, folder in cases])
   process = start('-m', 'tests.binaries.light', stdin=subprocess.PIPE)
-  out, err = process.communicate(told, timeout=120)
+  out, err = process.communicate(request, timeout=120)
   assert process.returncode == 0, err
   return [Outcome(*outcome) for outcome in json.loads(out)]
+
+
+def check_refused(outcome, program, message):
+  """One line on stderr and exit code 2; ... stands for any text."""
+  beginning, *parts = message.split(' ... ')
+  assert outcome.err.startswith(f'safl-{program}: {beginning}')
+  assert all(part in outcome.err for part in parts)
+  assert outcome.err.count('\n') == 1 and outcome.err.endswith('\n')
+  assert (outcome.code, outcome.out) == (2, '')
+
+
+def metrics(run):
+  """The rows of metrics.csv without columns that differ between equal runs."""
+  return [
+    {k: v for k, v in row.items() if k not in metrics_log.MEASURED}
+    for row in metrics_log.read_csv(run / 'metrics.csv')
+  ]
+
+
+def newest(run):
+  """The arrays of the newest checkpoint, including those of clients."""
+  start = client_store.ClientStore(lambda k: None)
+  restored = checkpoint.Checkpoints(run / 'checkpoints').restore_latest(start)
+  return {**restored.arrays, **restored.client_models.to_arrays()}
 
 
 def snapshot(folder):

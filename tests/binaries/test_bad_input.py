@@ -145,22 +145,13 @@ def outcomes(tmp_path_factory):
   ]
 
 
-def check(outcome, program, message):
-  beginning, *parts = message.split(' ... ')
-  assert outcome.err.startswith(f'safl-{program}: {beginning}')
-  assert all(part in outcome.err for part in parts)
-  assert outcome.err.count('\n') == 1 and outcome.err.endswith('\n')
-  assert outcome.out == ''
-  assert outcome.code == 2
-
-
 @pytest.mark.parametrize(
   'number', range(len(LIGHT)), ids=[' '.join(case[:2]) for case in LIGHT]
 )
 def test_without_tensorflow(outcomes, number):
   program, _, message = LIGHT[number]
   outcome, unchanged = outcomes[number]
-  check(outcome, program, message)
+  programs.check_refused(outcome, program, message)
   assert unchanged
 
 
@@ -171,7 +162,7 @@ def test_multiline_values_give_one_line(tmp_path):
     [('train', [f'--{name}={value}'], tmp_path) for name in names]
   )
   for name, outcome in zip(names, results, strict=True):
-    check(outcome, 'train', f'--{name}=/a b c d e: ')
+    programs.check_refused(outcome, 'train', f'--{name}=/a b c d e: ')
 
 
 @pytest.fixture(scope='session')
@@ -249,7 +240,7 @@ def misfits(tmp_path_factory):
 def test_with_tensorflow(folder, call, misfits, program, arguments, message):
   before = programs.snapshot(folder)
   outcome = call(program, *arguments.format(misfits).split())
-  check(outcome, program, message.format(misfits))
+  programs.check_refused(outcome, program, message.format(misfits))
   assert programs.snapshot(folder) == before
 
 
@@ -259,7 +250,9 @@ def test_no_gpu(folder, call):
   if tf.config.list_physical_devices('GPU'):
     pytest.skip('there is one')
   outcome = call('train', '--device=gpu')
-  check(outcome, 'train', '--device=gpu: not on this machine; it has cpu, ')
+  programs.check_refused(
+    outcome, 'train', '--device=gpu: not on this machine; it has cpu, '
+  )
 
 
 @pytest.mark.parametrize('program', ['train', 'evaluate'])
@@ -277,7 +270,9 @@ def test_data_that_cannot_be_downloaded(
     '--data_dir=run',
     f'--model={misfits}/colour.keras',
   )
-  check(outcome, program, '--dataset=cifar10: not prepared in ')
+  programs.check_refused(
+    outcome, program, '--dataset=cifar10: not prepared in '
+  )
   command = 'run python -c "import tensorflow_datasets as tfds; '
   assert command in outcome.err and '.download_and_prepare()"' in outcome.err
   assert programs.snapshot(folder) == before
@@ -301,7 +296,11 @@ def test_log_of_tfds_is_not_shown(folder, call, misfits, monkeypatch):
   data = ('--dataset=mnist', '--data_dir=run')
   call('train', *data, '--max_labels=11')  # prepares the data
   outcome = call('train', *data, '--max_labels=11')
-  check(outcome, 'train', '--max_labels=11: must be a whole number in [1, 10]')
+  programs.check_refused(
+    outcome, 'train', '--max_labels=11: must be a whole number in [1, 10]'
+  )
   model = f'--model={misfits}/narrow.keras'
   outcome = call('evaluate', *data, model)
-  check(outcome, 'evaluate', f'{model}: has outputs of shape (5,), but mnist')
+  programs.check_refused(
+    outcome, 'evaluate', f'{model}: has outputs of shape (5,), but mnist'
+  )

@@ -5,9 +5,9 @@ import shutil
 import numpy as np
 import pytest
 
-from binaries import program, train
+from binaries import train
 from safl_tf.reporting import plots
-from safl_tf.training import checkpoint, export, metrics_log, run_directory
+from safl_tf.training import export, metrics_log, run_directory
 from tests import browser
 from tests.binaries import programs
 
@@ -30,18 +30,6 @@ def arguments(folder, dense, *more):
 def table(path):
   with open(path, newline='') as file:
     return list(csv.DictReader(file))
-
-
-def metrics(run):
-  return [
-    {k: v for k, v in row.items() if k not in metrics_log.MEASURED}
-    for row in metrics_log.read_csv(run / 'metrics.csv')
-  ]
-
-
-def z_bar(run):
-  saved = checkpoint.Checkpoints(run / 'checkpoints')
-  return saved.restore_latest(repair=False).arrays['z_bar']
 
 
 def touch(run, *args):
@@ -89,14 +77,6 @@ def copied(made, tmp_path, dense):
 
 
 @pytest.fixture
-def no_tensorflow(monkeypatch):
-  """Fails a test that starts TensorFlow."""
-  monkeypatch.setattr(
-    program, 'start_tensorflow', lambda: pytest.fail('starts')
-  )
-
-
-@pytest.fixture
 def no_pictures(monkeypatch):
   """Pictures are empty files."""
   monkeypatch.setattr(plots, 'write_all', touch)
@@ -118,8 +98,8 @@ def trained(monkeypatch, no_pictures):
 
 def test_files(made):
   names = {f'{name}_seed{seed}' for name, seed in PAIRS}
-  names_found = {path.name for path in made.iterdir()}
-  assert names_found == {*names, *FILES, 'plots', '.lock'}
+  created = {path.name for path in made.iterdir()}
+  assert created == {*names, *FILES, 'plots', '.lock'}
   for name in ('accuracy', 'loss', 'traffic'):
     image = (made / 'plots' / f'{name}.png').read_bytes()
     assert image.startswith(b'\x89PNG')
@@ -128,7 +108,7 @@ def test_files(made):
   runs = table(made / 'runs.csv')
   assert [(row['algorithm'], int(row['seed'])) for row in runs] == PAIRS
   for row in runs:
-    history = metrics(made / f'{row["algorithm"]}_seed{row["seed"]}')
+    history = programs.metrics(made / f'{row["algorithm"]}_seed{row["seed"]}')
     assert float(row['final_accuracy']) == history[-1]['test_accuracy']
     assert float(row['accuracy_round_1']) == history[0]['test_accuracy']
     assert float(row['mb_up']) == history[-1]['total_bytes_up'] / 1e6
@@ -175,8 +155,9 @@ def test_runs_are_those_of_safl_train(made, dense, tmp_path, no_pictures):
   flags = ('--algorithm=safl', '--seed=1', f'--model={dense}')
   assert programs.call('train', *COMMAND, *where, *flags) == 0
   mine, alone = made / 'safl_seed1', tmp_path / 'safl_seed1'
-  assert metrics(mine) == metrics(alone)
-  np.testing.assert_array_equal(z_bar(mine), z_bar(alone))
+  assert programs.metrics(mine) == programs.metrics(alone)
+  ours, theirs = (programs.newest(run)['z_bar'] for run in (mine, alone))
+  np.testing.assert_array_equal(ours, theirs)
   model = [(run / 'model.json').read_text() for run in (mine, alone)]
   assert model[0] == model[1]
   first, second = (
@@ -191,14 +172,19 @@ def test_same_data_models_and_selections(made, recorded):
   assert partitions['fedavg_seed0'] == partitions['safl_seed0']
   assert partitions['fedavg_seed1'] == partitions['safl_seed1']
   assert partitions['safl_seed0'] != partitions['safl_seed1']
-  first = {pair: metrics(made / '{}_seed{}'.format(*pair))[0] for pair in PAIRS}
+  first = {
+    pair: programs.metrics(made / '{}_seed{}'.format(*pair))[0]
+    for pair in PAIRS
+  }
   for seed in (0, 1):
     # In the first round, clients train their own initial models.
     fedavg, safl = first['fedavg', seed], first['safl', seed]
     for column in ('train_loss', 'test_loss', 'test_accuracy'):
       assert fedavg[column] == safl[column]
   assert first['safl', 0]['train_loss'] != first['safl', 1]['train_loss']
-  last = [metrics(made / f'{name}_seed0')[-1] for name in ('fedavg', 'safl')]
+  last = [
+    programs.metrics(made / f'{name}_seed0')[-1] for name in ('fedavg', 'safl')
+  ]
   assert last[0]['test_loss'] != last[1]['test_loss']
 
 
@@ -235,8 +221,8 @@ def test_more_algorithms_and_seeds(copied, call, trained):
   assert trained == ['extended_safl_seed0', 'extended_safl_seed1']
   assert 'run 1 of 6: extended_safl, seed 0\n' in outcome.err
   assert 'run 4 of 6: extended_safl, seed 1\n' in outcome.err
-  names_found = [row['algorithm'] for row in table(folder / 'comparison.csv')]
-  assert names_found == ['extended_safl', 'fedavg', 'safl']
+  order = [row['algorithm'] for row in table(folder / 'comparison.csv')]
+  assert order == ['extended_safl', 'fedavg', 'safl']
   assert call('compare', *command, '--seeds=1,2').code == 0
   assert trained[2:] == ['fedavg_seed2', 'safl_seed2']
   assert programs.snapshot(folder / 'safl_seed1') == before
@@ -246,7 +232,7 @@ def test_more_rounds(copied, call, trained):
   folder, command = copied
   assert call('compare', *command, '--rounds=3', '--seeds=0').code == 0
   assert trained == ['fedavg_seed0', 'safl_seed0']
-  assert len(metrics(folder / 'safl_seed0')) == 3
+  assert len(programs.metrics(folder / 'safl_seed0')) == 3
   outcome = call('compare', *command)
   assert outcome.code == 2
   assert outcome.err.startswith('safl-compare: --rounds=2: ')
@@ -280,19 +266,19 @@ def test_interrupted(made, call, dense, tmp_path, monkeypatch, no_pictures):
   assert said not in (folder / 'comparison.html').read_text()
   for name, seed in PAIRS:
     run = f'{name}_seed{seed}'
-    assert metrics(folder / run) == metrics(made / run)
+    assert programs.metrics(folder / run) == programs.metrics(made / run)
 
 
 def test_missing_files_are_rewritten(copied, call, trained):
   folder, command = copied
   runs = [folder / name for name in ('fedavg_seed1', 'safl_seed1')]
-  before = [metrics(run) for run in runs]
+  before = [programs.metrics(run) for run in runs]
   (runs[0] / 'metrics.csv').write_text('round,p\n1\n')
   (runs[1] / 'plots' / 'partition.png').unlink()
   assert call('compare', *command).code == 0
   assert trained == [run.name for run in runs]
   assert (runs[1] / 'plots' / 'partition.png').exists()
-  assert [metrics(run) for run in runs] == before
+  assert [programs.metrics(run) for run in runs] == before
 
 
 def test_stop_at_accuracy(copied, call, no_tensorflow, no_pictures):

@@ -221,20 +221,12 @@ def fill(folder):
   return programs.snapshot(folder)
 
 
-def check(outcome, program, message):
-  beginning, *parts = message.split(' ... ')
-  assert outcome.err.startswith(f'safl-{program}: {beginning}')
-  assert all(part in outcome.err for part in parts)
-  assert outcome.err.count('\n') == 1 and outcome.out == ''
-  assert outcome.code == 2
-
-
 @pytest.mark.parametrize('arguments, message', [*BAD, *ONLY_HERE])
 def test_bad_input(call, tmp_path, monkeypatch, arguments, message):
   monkeypatch.chdir(tmp_path)
   before = fill(tmp_path)
   outcome = call('partition', *arguments.split())
-  check(outcome, 'partition', message)
+  programs.check_refused(outcome, 'partition', message)
   assert programs.snapshot(tmp_path) == before
 
 
@@ -243,7 +235,7 @@ def test_bad_input_of_training_before_tensorflow(tmp_path):
   cases = [('train', arguments.split(), tmp_path) for arguments, _ in BAD]
   outcomes = programs.call_light(cases)
   for outcome, (_, message) in zip(outcomes, BAD, strict=True):
-    check(outcome, 'train', message)
+    programs.check_refused(outcome, 'train', message)
   assert programs.snapshot(tmp_path) == before
 
 
@@ -285,11 +277,6 @@ def train(call, tmp_path, dense, monkeypatch):
   return run
 
 
-def metrics(run):
-  [row] = metrics_log.read_csv(run / 'metrics.csv')
-  return {k: v for k, v in row.items() if k not in metrics_log.MEASURED}
-
-
 def test_training_by_manifest(spread, train):
   flags = ('--partition=dirichlet', '--num_clients=3', '--mean_examples=40')
   _, path = spread(*flags)
@@ -298,7 +285,7 @@ def test_training_by_manifest(spread, train):
     train(f'--partition=manifest:{path}', name='file'),
   )
   assert by_flags[0].code == by_file[0].code == 0
-  assert metrics(by_flags[1]) == metrics(by_file[1])
+  assert programs.metrics(by_flags[1]) == programs.metrics(by_file[1])
   flags = metrics_log.read_hparams(by_file[1])['flags']
   assert flags['num_clients'] == 3
   assert flags['partition'] == f'manifest:{path}'
@@ -332,12 +319,12 @@ def test_training_by_client(train, sample, monkeypatch):
   monkeypatch.setattr(registry, 'load', lambda *args: by_writers(sample))
   outcome, run = train('--partition=client', '--min_examples=20')
   assert outcome.code == 0, outcome.err
-  assert metrics(run)['selected'] == 2
+  assert programs.metrics(run)[0]['selected'] == 2
   assert metrics_log.read_hparams(run)['flags']['num_clients'] is None
   outcome, other = train(
     '--partition=client', '--clients_per_round=4', name='too_many'
   )
-  check(
+  programs.check_refused(
     outcome,
     'train',
     '--clients_per_round=4: must be at most the number of clients, 3',

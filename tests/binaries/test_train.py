@@ -6,28 +6,13 @@ import numpy as np
 import pytest
 
 from binaries.flags import run_config
-from safl_tf.core import client_store
 from safl_tf.reporting import plots
-from safl_tf.training import checkpoint, export, metrics_log
+from safl_tf.training import export, metrics_log
 from tests.binaries import programs
 
 
 def rows(run):
   return metrics_log.read_csv(run / 'metrics.csv')
-
-
-def without_times(run):
-  return [
-    {k: v for k, v in row.items() if k not in metrics_log.MEASURED}
-    for row in rows(run)
-  ]
-
-
-def newest(run):
-  """The arrays of the newest checkpoint, the clients' among them."""
-  start = client_store.ClientStore(lambda k: None)
-  restored = checkpoint.Checkpoints(run / 'checkpoints').restore_latest(start)
-  return {**restored.arrays, **restored.client_models.to_arrays()}
 
 
 @pytest.fixture
@@ -96,7 +81,7 @@ def test_same_command_again(copied, call):
   for state in (before, after):
     del state[pathlib.Path('hparams.json')]  # it names the folder
     logs = [path for path in state if path.parent.name == 'logdir']
-    del state[logs.pop()]  # written anew, under a new name
+    del state[logs.pop()]  # rewritten under a new name
     assert not logs
   assert after == before
 
@@ -126,15 +111,34 @@ def test_other_command_in_the_same_folder(copied, call, arguments, message):
   assert programs.snapshot(run) == before
 
 
+@pytest.mark.parametrize('step, version', [(-1, 'an older'), (1, 'a newer')])
+def test_run_of_another_version(copied, call, no_tensorflow, step, version):
+  """All programs that read runs refuse it and change nothing."""
+  run, command = copied
+  hparams = json.loads((run / 'hparams.json').read_text())
+  hparams['format'] += step
+  (run / 'hparams.json').write_text(json.dumps(hparams))
+  before = programs.snapshot(run)
+  for program, flag, arguments in (
+    ('train', 'experiment', command),
+    ('evaluate', 'model', [f'--model={run}']),
+    ('export', 'run', [f'--run={run}']),
+  ):
+    outcome = call(program, *arguments)
+    message = f'--{flag}={run}: was made by {version} version of safl_tf; '
+    programs.check_refused(outcome, program, message)
+  assert programs.snapshot(run) == before
+
+
 def test_more_rounds(train):
   _, short = train('--rounds=2', name='raised')
   assert train('--rounds=4', name='raised')[0].code == 0
   assert train('--rounds=4', name='direct')[0].code == 0
   direct = short.with_name('direct')
-  assert without_times(short) == without_times(direct)
+  assert programs.metrics(short) == programs.metrics(direct)
   assert [row['round'] for row in rows(short)] == [1, 2, 3, 4]
-  for name, array in newest(direct).items():
-    np.testing.assert_array_equal(newest(short)[name], array)
+  for name, array in programs.newest(direct).items():
+    np.testing.assert_array_equal(programs.newest(short)[name], array)
   hparams = json.loads((short / 'hparams.json').read_text())
   assert hparams['flags']['rounds'] == 4
 
@@ -171,7 +175,7 @@ def test_options(train, usual, flag):
   name, value = flag.removeprefix('--').split('=')
   hparams = json.loads((run / 'hparams.json').read_text())
   assert str(hparams['flags'][name]) == value
-  result, other = newest(run)['z_bar'], newest(usual)['z_bar']
+  result, other = programs.newest(run)['z_bar'], programs.newest(usual)['z_bar']
   assert np.isfinite(result).all()
   if name == 'executor':
     np.testing.assert_array_equal(result, other)
@@ -291,7 +295,7 @@ def test_export_that_fails(train, monkeypatch, error):
   assert 'Traceback' not in outcome.err
   assert f'files          {run}\n' in outcome.out
   assert [row['round'] for row in rows(run)] == [1, 2]
-  assert len(newest(run)['client_ids']) == 4
+  assert len(programs.newest(run)['client_ids']) == 4
   assert (run / 'plotted').exists()
   assert list((run / 'export').iterdir()) == []
 
