@@ -94,11 +94,12 @@ def main(flags: absl_flags.FlagValues) -> None:
   at_rounds = at_rounds_of(flags, runs[0].rounds)
   path = runs[0].path.parent
   _check_folders(path, runs)
+  write = lambda: _write(path, runs, at_rounds, flags.target_accuracy)
   failures, table = [], ''
   for failure in _train_missing(path, runs):
     failures += [failure] if failure else []
-    table = _write(path, runs, at_rounds, flags.target_accuracy)
-  print(table or _write(path, runs, at_rounds, flags.target_accuracy))
+    table = write()
+  print(table or write())
   print(f'page  {path / "comparison.html"}')
   if failures:
     raise program.ExitError('; '.join(failures))

@@ -91,7 +91,7 @@ def only_errors() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-  """Discards what native libraries write to stderr."""
+  """Discards the stderr output of native libraries."""
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   sys.stderr.flush()
   stderr = os.dup(2)

@@ -24,7 +24,7 @@ _T = TypeVar('_T')
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-  """Base class of flag groups; fields without a help text are not flags."""
+  """Base class of flag groups; fields with a plain default are not flags."""
 
   topic: ClassVar[str]
 
