@@ -104,9 +104,7 @@ def _data(flags: absl_flags.FlagValues, trained: dict[str, Any]) -> Data:
   return data
 
 
-def _load(
-  path: str,
-) -> tuple['keras.Layer', Sequence[str] | None, bool | None]:
+def _load(path: str) -> tuple['keras.Layer', Sequence[str] | None, bool | None]:
   """Loads the model of a run, a SavedModel or a .keras file.
 
   Returns:

@@ -17,8 +17,6 @@ from .group import Group, boolean, choice, integer, real, text
 if TYPE_CHECKING:
   from safl_tf.training import run_directory
 
-_DIGESTS = ('data_sha256', 'model_sha256', 'partition_sha256')
-
 
 @dataclasses.dataclass(frozen=True)
 class Run(Group, topic='run'):
@@ -143,11 +141,11 @@ class RunConfig(
 
   def to_dict(self) -> dict[str, Any]:
     """Returns all flags by name: the identity of a run in hparams.json."""
-    values = dataclasses.asdict(self)
+    # Fields that are not flags are digests of files; None without a file.
     return {
-      name: value
-      for name, value in values.items()
-      if value is not None or name not in _DIGESTS
+      field.name: value
+      for field in dataclasses.fields(self)
+      if (value := getattr(self, field.name)) is not None or field.metadata
     }
 
   def directory(self) -> 'run_directory.RunDirectory':

@@ -151,9 +151,7 @@ def test_output_that_is_no_folder(run, call, tmp_path):
   (tmp_path / 'file').write_text('')
   for place in ('file', 'file/below'):
     outcome = call('export', f'--run={run}', f'--output={tmp_path}/{place}')
-    assert outcome.code == 2
-    assert outcome.err.startswith(f'safl-export: --output={tmp_path}/{place}: ')
-    assert outcome.err.count('\n') == 1
+    programs.check_refused(outcome, 'export', f'--output={tmp_path}/{place}: ')
 
 
 def test_run_without_a_model_yet(run, call):

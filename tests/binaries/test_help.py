@@ -104,10 +104,8 @@ def test_list_of_presets(program, call):
 def test_unknown_preset(program, call, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   outcome = call(program, '--preset=mnist_80')
-  message = f'safl-{program}: --preset=mnist_80: did you mean mnist_n80 '
-  assert outcome.err.startswith(message)
-  assert outcome.err.count('\n') == 1
-  assert (outcome.code, outcome.out) == (2, '')
+  message = '--preset=mnist_80: did you mean mnist_n80 '
+  programs.check_refused(outcome, program, message)
   assert list(tmp_path.iterdir()) == []
 
 

@@ -89,10 +89,7 @@ def test_summary_is_printed(finished):
   ],
 )
 def test_mistakes(call, argument, message):
-  done = call('theory', argument)
-  assert done.code == 2
-  assert done.err.startswith(f'safl-theory: {message}')
-  assert done.err.count('\n') == 1
+  programs.check_refused(call('theory', argument), 'theory', message)
 
 
 def test_help_needs_no_tensorflow():

@@ -105,9 +105,7 @@ def test_other_command_in_the_same_folder(copied, call, arguments, message):
   run, command = copied
   before = programs.snapshot(run)
   outcome = call('train', *command, *arguments)
-  assert outcome.code == 2
-  assert outcome.err.startswith(f'safl-train: {message.format(run)}')
-  assert outcome.err.count('\n') == 1
+  programs.check_refused(outcome, 'train', message.format(run))
   assert programs.snapshot(run) == before
 
 

@@ -236,9 +236,7 @@ def test_bad_input_without_tensorflow(tmp_path):
     [(program, line.split(), tmp_path) for program, line, _ in LIGHT]
   )
   for (program, _, message), outcome in zip(LIGHT, outcomes, strict=True):
-    assert outcome.err.startswith(f'safl-{program}: {message}')
-    assert outcome.err.count('\n') == 1
-    assert (outcome.code, outcome.out) == (2, '')
+    programs.check_refused(outcome, program, message)
   assert programs.snapshot(tmp_path) == before
 
 
@@ -255,25 +253,13 @@ def test_bad_input_without_tensorflow(tmp_path):
       'rows of flowers are [4]; give a .keras file that takes them, or '
       '--image_size=H,W if they are images',
     ),
-    (
-      '--dataset=npz:floats.npz --model={}',
-      '--model={}: ',
-    ),
-    (
-      '--dataset=npz:floats.npz --max_labels=4',
-      '--max_labels=4: ',
-    ),
-    (
-      '--dataset=npz:floats.npz --partition=client',
-      '--partition=client: ',
-    ),
+    ('--dataset=npz:floats.npz --model={}', '--model={}: '),
+    ('--dataset=npz:floats.npz --max_labels=4', '--max_labels=4: '),
+    ('--dataset=npz:floats.npz --partition=client', '--partition=client: '),
   ],
 )
 def test_bad_input_with_tensorflow(home, call, linear, arguments, message):
   before = programs.snapshot(home)
   outcome = call('train', *arguments.format(linear).split())
-  assert outcome.code == 2
-  assert outcome.out == ''
-  assert outcome.err.startswith(f'safl-train: {message.format(linear)}')
-  assert outcome.err.count('\n') == 1
+  programs.check_refused(outcome, 'train', message.format(linear))
   assert programs.snapshot(home) == before
