@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 from absl import logging
 
 from binaries import common, reproduce_flags, running, train
-from safl_tf.experiments.paper import experiments
-from safl_tf.experiments.paper import runs as runs_lib
+from safl_tf.experiments.paper import experiments, plans
 from safl_tf.util import errors
 
 if TYPE_CHECKING:
@@ -88,7 +87,7 @@ def _reproduce(job: reproduce_flags.Job, values: Values) -> None:
     there = [i for i in left if values[i]['dataset'] in data]
     nothing = not there and len(left) == len(wanted)
     for name, error in problems.items():
-      if nothing or not job.plan.spare:
+      if nothing or not job.plan.skip_missing_data:
         raise error
       missing[name] = str(error)
       logging.info('%s is left out: %s', name, error)
@@ -127,7 +126,7 @@ def _in_turn(job: reproduce_flags.Job, left: Sequence[int]) -> Iterator[int]:
   from safl_tf.util import atomic_io
 
   runs, start, done = job.runs, time.monotonic(), 0.0
-  seconds = {i: runs_lib.seconds(runs[i][0]) for i in left}
+  seconds = {i: runs[i][0].seconds() for i in left}
   with atomic_io.run_lock(job.path):
     for i, expected in seconds.items():
       pace = (time.monotonic() - start) / done if done else 1.0
@@ -137,7 +136,7 @@ def _in_turn(job: reproduce_flags.Job, left: Sequence[int]) -> Iterator[int]:
         len(runs),
         runs[i][0].name,
         runs[i][1],
-        runs_lib.told(pace * (sum(seconds.values()) - done)),
+        plans.format_duration(pace * (sum(seconds.values()) - done)),
       )
       yield i
       done += expected
@@ -147,9 +146,10 @@ def _write(
   job: reproduce_flags.Job, sources: Values, missing: Mapping[str, str]
 ) -> str:
   """Writes the report on what is finished; returns its tables."""
-  from safl_tf.experiments.paper import report, run_stats
+  from safl_tf.experiments.paper import report
+  from safl_tf.experiments.paper import results as results_lib
 
-  histories: dict[str, list[run_stats.History]] = {}
+  histories: dict[str, list[results_lib.History]] = {}
   shared = []
   for (part, _), one in zip(job.runs, sources, strict=True):
     history = running.history(one)
@@ -159,11 +159,11 @@ def _write(
       if path.parent != job.path:
         shared.append(f'{path.parent.name}/{path.name}')
   found = [
-    run_stats.Runs(part, histories[part.name])
+    results_lib.Runs(part, histories[part.name])
     for part in job.plan.parts
     if part.name in histories
   ]
-  results = run_stats.Results(job.plan, job.seeds, found, missing, shared)
+  results = results_lib.Results(job.plan, job.seeds, found, missing, shared)
   return report.write(job.path, results)
 
 

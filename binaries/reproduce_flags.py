@@ -7,10 +7,11 @@ The paper is "Gradual Federated Learning with Simulated Annealing".
   safl-reproduce --experiment=all --scale=smoke
 
 All is in OUTPUT_DIR/EXPERIMENT_SCALE: report.html, report.md, figures/ with
-the numbers behind them, values.csv (the paper's numbers and ours), and for each
-part a run's folder PART_seedSEED as safl-train leaves it. The report is written
-anew after each part. The same command again goes on where it stopped. A run
-that another experiment in OUTPUT_DIR has made already is not made again.
+the numbers behind them, values.csv (the paper's numbers and ours), claims.csv
+(the paper's claims, ours and a verdict), and for each part a run's folder
+PART_seedSEED as safl-train leaves it. The report is written anew after each
+part. The same command again goes on where it stopped. A run that another
+experiment in OUTPUT_DIR has made already is not made again.
 """
 
 import copy
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple
 
 from binaries import common, training_flags
 from safl_tf.experiments.paper import experiments
-from safl_tf.experiments.paper import runs as runs_lib
+from safl_tf.experiments.paper import plans as plans_lib
 from safl_tf.util import errors, validation
 
 FLAGS = common.Flags()
@@ -31,7 +32,7 @@ FLAGS.choice(
 FLAGS.choice(
   'scale',
   'cpu',
-  runs_lib.SCALES,
+  plans_lib.SCALES,
   "Of the paper's size; what two CPU cores do in half an hour for each "
   'experiment; or what takes seconds and only shows that everything works.',
 )
@@ -70,18 +71,18 @@ class Job(NamedTuple):
     wanted: the names of the parts to run.
   """
 
-  plan: runs_lib.Plan
+  plan: plans_lib.Plan
   seeds: tuple[int, ...]
   path: pathlib.Path
   places: dict[str, str]
   wanted: frozenset[str]
 
   @property
-  def runs(self) -> list[tuple[runs_lib.Part, int]]:
+  def runs(self) -> list[tuple[plans_lib.Part, int]]:
     """Parts and seeds, in the order to run them."""
     return self.plan.runs(self.seeds)
 
-  def values(self, part: runs_lib.Part, seed: int) -> dict[str, Any]:
+  def values(self, part: plans_lib.Part, seed: int) -> dict[str, Any]:
     """The values of safl-train's flags for one run."""
     flags = _training_flags()
     given = {**part.flags, 'export': 'none'} | {
@@ -126,7 +127,7 @@ def jobs() -> list[Job]:
   ]
 
 
-def _parts(plan: runs_lib.Plan, among_all: bool) -> frozenset[str]:
+def _parts(plan: plans_lib.Plan, among_all: bool) -> frozenset[str]:
   known = [part.name for part in plan.parts]
   if FLAGS.parts is None:
     return frozenset(known)
