@@ -196,7 +196,7 @@ def _difference(
   row = row._replace(ours=tables.format_points(difference), round=label)
   if math.isnan(difference):
     return row.untested(_ROUNDS)
-  if 'centralized' not in (mine.algorithm, other.algorithm):
+  if len(leads) and 'centralized' not in (mine.algorithm, other.algorithm):
     row = row._replace(
       largest_lead=tables.format_points(leads.max()),
       largest_lead_round=str(leads.idxmax()),

@@ -130,9 +130,9 @@ def _body(
     yield 'table', _lines(table)
   yield 'note', _NOTE
   if len(claims):
-    shown = claims.loc[:, (claims != '').any()].drop(columns='quote')
+    table = claims.loc[:, (claims != '').any()].drop(columns='quote')
     yield 'heading', 'Claims'
-    yield 'table', _lines(shown.rename(columns=lambda c: c.replace('_', ' ')))
+    yield 'table', _lines(table.rename(columns=lambda c: c.replace('_', ' ')))
     yield 'note', _CLAIMS_NOTE
     yield 'heading', "The paper's words"
     yield 'list', [f'"{quote}"' for quote in claims['quote'].unique() if quote]

@@ -125,8 +125,8 @@ class Runs(NamedTuple):
     """Returns `mean` and `std` by round, where all runs have a finite value."""
     frame = self._frame(column)
     frame = frame[frame['value'].abs() < math.inf]
-    found = frame.groupby('round')['value'].agg(['mean', 'std', 'count'])
-    return found[found['count'] == len(self.histories)].drop(columns='count')
+    stats = frame.groupby('round')['value'].agg(['mean', 'std', 'count'])
+    return stats[stats['count'] == len(self.histories)].drop(columns='count')
 
   def first_round(self, accuracy: float) -> int | None:
     """Returns the first round whose mean accuracy is at least this."""

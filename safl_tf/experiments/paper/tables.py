@@ -102,17 +102,17 @@ def numbers(results: Results, paper: PaperNumbers) -> list[Number]:
   """Returns the numbers of the paper's table; none for a figure."""
   if results.plan.experiment == 'uploads':
     results = with_nearest_nu(results, paper)
-  found = []
+  several = []
   for entry in paper.get('numbers', ()):
     keys = entry.keys() - {'round', *MEASURES}
     cell = {key: value for key, value in entry.items() if key in keys}
     if cell.get('dataset') not in results.missing:
-      found += [
+      several += [
         Number(cell, key, entry['round'], entry[key], results.get(**cell))
         for key in MEASURES
         if key in entry
       ]
-  return found
+  return several
 
 
 def values(several: Sequence[Number]) -> 'pd.DataFrame':
@@ -218,12 +218,12 @@ def leads(results: Results) -> 'pd.DataFrame':
     fedavg = results.get(algorithm='fedavg', setting=cell['setting'])
     if fedavg is None:
       continue
+    a, b, by_round = safl.at(50), fedavg.at(50), safl.lead(fedavg)
     n, rate = flags['num_clients'], flags['learning_rate']
     if flags.get('loss_reduction', 'sum') == 'sum':
       rate *= flags['batch_size']
     labels = {'n': f'n = {n}', 'rate': f'rate {rate:g}'} | _SETTINGS
     label = labels.get(cell['vary'], labels.get(cell['setting']))
-    a, b, by_round = safl.at(50), fedavg.at(50), safl.lead(fedavg)
     lines.append(
       {
         '': label or f'n = {n}, rate {rate:g}',

@@ -42,10 +42,10 @@ class Tags(html.parser.HTMLParser):
 
   def __init__(self):
     super().__init__()
-    self.open, self.seen = [], []
+    self.open, self.all = [], []
 
   def handle_starttag(self, tag, attrs):
-    self.seen.append(tag)
+    self.all.append(tag)
     if tag not in ('meta', 'br'):
       self.open.append(tag)
 
@@ -176,7 +176,7 @@ def test_first_run_and_all_runs(name, scale, tmp_path, no_pictures):
     report.write(tmp_path, found._replace(runs=several))
     tags = Tags()
     tags.feed((tmp_path / 'report.html').read_text())
-    assert tags.open == [] and {'table', 'svg', 'ul'} <= set(tags.seen)
+    assert tags.open == [] and {'table', 'svg', 'ul'} <= set(tags.all)
 
 
 @pytest.mark.parametrize('lead, lowest', [(-0.3, True), (0.3, False)])
