@@ -1,1 +1,1 @@
-"""Programs: flags in, objects made, one call."""
+"""Command-line programs; installed as `safl_tf.binaries`."""

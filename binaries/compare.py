@@ -1,152 +1,227 @@
-"""safl-compare: see `binaries.compare_flags`."""
+"""Trains with several algorithms and seeds and compares them in one table.
 
+Runs with the same seed share clients, data, initial models and selections. All
+flags of safl-train except --algorithm and --seed have the same meaning here.
+
+  safl-compare --algorithms=fedavg,safl --seeds=0,1,2 --rounds=50
+  safl-compare --preset=mnist_n80 --experiment=n80
+
+OUTPUT_DIR/EXPERIMENT has comparison.html, comparison.md, comparison.csv (a row
+per algorithm), runs.csv (a row per run), plots/, all rewritten after each run,
+and the folders ALGORITHM_seedSEED of the runs. The same command resumes; with
+more algorithms or seeds it trains only the new runs.
+"""
+
+import dataclasses
+import os
 import pathlib
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
+from absl import flags as absl_flags
 from absl import logging
 
-from binaries import common, compare_flags, running, train
+from safl_tf.util import choices, errors, validation
 
-if TYPE_CHECKING:
-  from safl_tf.reporting import comparison
+from . import program, sweep
+from .flags import group
+from .flags.run_config import RunConfig
 
 _NOTES = (
-  'Accuracies are on the test data; at a round it is the last evaluation up to '
-  'there. ± is the sample standard deviation over seeds. Rounds and megabytes '
-  'until the target are means over the seeds that reached it. A megabyte is '
-  '1,000,000 bytes. Seconds are those in rounds, compilation included.'
+  'Accuracies are on the test data; the accuracy at a round is that of the '
+  'latest evaluation. ± is the sample standard deviation over seeds. Rounds '
+  'and megabytes to the target are means over the seeds that reached it. A '
+  'megabyte is 1,000,000 bytes. Seconds are those in rounds, including '
+  'compilation.'
 )
-_PLACES = {'output_dir'}  # no setting: results are the same elsewhere
+_VARIED = ('algorithm', 'seed')  # flags that differ between runs
 
 
-def main() -> None:
-  """Flags -> runs that aren't there yet -> one table and one page."""
-  plan = compare_flags.plan()
-  _check_folders(plan)
-  left = [
-    run for run in plan.runs if not running.is_complete(plan.values(*run))
-  ]
+@dataclasses.dataclass(frozen=True)
+class _Comparison(group.Group, topic='comparison'):
+  algorithms: str = group.text(
+    'fedavg,safl,extended_safl',
+    'The federated algorithms, separated by commas. Any of '
+    f'{", ".join(choices.ALGORITHMS)}.',
+  )
+  seeds: str = group.text('0', 'Seeds of all random draws, comma-separated.')
+  at_rounds: str | None = group.text(
+    None,
+    'Rounds to report the accuracy at, separated by commas; a quarter, half '
+    'and three quarters of the rounds if not given.',
+  )
+  target_accuracy: float = group.positive(
+    0.9, 'Test accuracy to which rounds and megabytes are counted.', 1
+  )
+
+
+def runs_of(flags: absl_flags.FlagValues) -> list[RunConfig]:
+  """Returns the runs that the flags describe, in the order of training."""
+  algorithms = group.parse_list(
+    'algorithms',
+    flags.algorithms,
+    lambda name: validation.choice('algorithms', name, choices.ALGORITHMS),
+  )
+  seeds = group.parse_integers('seeds', flags.seeds, 0, group.MAX_SEED)
+  config = RunConfig.get(flags, algorithm=algorithms[0], seed=seeds[0])
+  name = config.experiment
+  if flags.experiment is None:
+    name = f'compare{name.removeprefix(algorithms[0])}'
+  folder = os.path.join(config.output_dir, name)
+  config = dataclasses.replace(config, output_dir=folder)
+  return [_vary(config, a, seed) for seed in seeds for a in algorithms]
+
+
+def _vary(config: RunConfig, algorithm: str, seed: int) -> RunConfig:
+  name = f'{algorithm}_seed{seed}'
+  return dataclasses.replace(
+    config, algorithm=algorithm, seed=seed, experiment=name
+  )
+
+
+def at_rounds_of(flags: absl_flags.FlagValues, rounds: int) -> Sequence[int]:
+  """Returns the rounds to report the accuracy at."""
+  from safl_tf.reporting import tables
+
+  if flags.at_rounds is None:
+    return tables.quarters(rounds)
+  return sorted(group.parse_integers('at_rounds', flags.at_rounds, 1, rounds))
+
+
+def main(flags: absl_flags.FlagValues) -> None:
+  """Trains the missing runs; writes the table and the page."""
+  runs = runs_of(flags)
+  at_rounds = at_rounds_of(flags, runs[0].rounds)
+  path = runs[0].path.parent
+  _check_folders(path, runs)
   failures, table = [], ''
-  for failure in _train_all(plan, left):
+  for failure in _train_missing(path, runs):
     failures += [failure] if failure else []
-    table = _write(plan)
-  print(table or _write(plan))
-  print(f'page  {plan.path / "comparison.html"}')
+    table = _write(path, runs, at_rounds, flags.target_accuracy)
+  print(table or _write(path, runs, at_rounds, flags.target_accuracy))
+  print(f'page  {path / "comparison.html"}')
   if failures:
-    raise common.ExitError('; '.join(failures))
+    raise program.ExitError('; '.join(failures))
 
 
-def _check_folders(plan: compare_flags.Plan) -> None:
-  """Refuses a folder that isn't a comparison's, or was made by other flags."""
-  from safl_tf.training import metrics_log
-  from safl_tf.util import errors
+def _check_folders(path: pathlib.Path, runs: Sequence[RunConfig]) -> None:
+  """Refuses a folder that is a run or has runs with other flags."""
+  from safl_tf.training import metrics_log, run_directory
 
-  if metrics_log.read_hparams(plan.path) is not None:
+  if metrics_log.read_hparams(path) is not None:
     raise errors.InputError(
-      'experiment', plan.path, 'is the folder of a run; choose another name'
+      'experiment', path, 'is the folder of a run; choose another name'
     )
-  for run in plan.runs:
-    train.folder_of(plan.values(*run)).check()
-  for path in sorted(plan.path.glob('*_seed*')):
-    hparams = metrics_log.read_hparams(path) or {'flags': {}}
-    run = (hparams['flags'].get('algorithm'), hparams['flags'].get('seed'))
-    if run not in plan.runs and None not in run:
-      values = plan.values(*run)
-      del values['rounds']  # of runs that aren't asked for there may be more
-      train.folder_of(values).check()
+  for run in runs:
+    run.directory().check()
+  for folder in sorted(path.glob('*_seed*')):
+    other = (metrics_log.read_hparams(folder) or {}).get('flags', {})
+    if other.keys() >= set(_VARIED):
+      run = _vary(runs[0], other['algorithm'], other['seed'])
+      values = run.to_dict()
+      del values['rounds']  # runs that are not compared may have more rounds
+      run_directory.RunDirectory(run.path, values).check()
 
 
-def _train_all(
-  plan: compare_flags.Plan, left: Sequence[tuple[str, int]]
+def _train_missing(
+  path: pathlib.Path, runs: Sequence[RunConfig]
 ) -> Iterator[str | None]:
-  """Trains what is left; after each run, what went wrong with its export."""
-  if not left:
-    logging.info('all %d runs were finished already', len(plan.runs))
+  """Trains unfinished runs; yields the error of the export of each, if any."""
+  missing = [run for run in runs if not sweep.is_complete(run)]
+  if not missing:
+    logging.info('all %d runs are finished', len(runs))
     return
-  common.start_tensorflow()
-  from binaries import building
+  program.start_tensorflow()
   from safl_tf.util import atomic_io
 
-  # One run of each algorithm is built, so that what doesn't fit the model or
-  # the data is told before anything is written. No data depend on the seed.
-  dataset = None
-  for run in dict(left).items():
-    _, dataset = building.process_and_data(plan.values(*run), dataset)
-  with atomic_io.run_lock(plan.path):
-    for number, run in enumerate(plan.runs, start=1):
-      if run in left:
-        logging.info('run %d of %d: %s, seed %d', number, len(plan.runs), *run)
-        assert dataset is not None  # as something is left
-        yield running.run(plan.values(*run), dataset)
+  from . import factories
+
+  dataset = runs[0].load()
+  # Builds each algorithm once to refuse bad input before anything is written.
+  for run in {run.algorithm: run for run in missing}.values():
+    factories.build_process(run, dataset)
+  with atomic_io.run_lock(path):
+    for number, run in enumerate(runs, start=1):
+      if run in missing:
+        position = f'run {number} of {len(runs)}'
+        logging.info('%s: %s, seed %d', position, run.algorithm, run.seed)
+        yield sweep.run(run, dataset)
 
 
-def _write(plan: compare_flags.Plan) -> str:
+def _write(
+  path: pathlib.Path,
+  runs: Sequence[RunConfig],
+  at_rounds: Sequence[int],
+  target: float,
+) -> str:
   """Writes all files of a comparison; returns the table as Markdown."""
-  from safl_tf.reporting import comparison, html, plots
+  from safl_tf.reporting import html, plots, tables
   from safl_tf.util import atomic_io
 
-  runs = _finished(plan)
-  rows = comparison.run_rows(runs, plan.at_rounds, plan.target)
-  averaged = comparison.algorithm_rows(rows)
-  lines = comparison.table(averaged)
-  table = comparison.to_markdown(lines)
-  charts = comparison.charts(runs)
-  title, about = plan.path.name, _about(plan, len(runs))
-  settings = {k: plan.common[k] for k in sorted(plan.common.keys() - _PLACES)}
-  parts = [
-    *map(html.paragraph, about),
+  algorithms = list(dict.fromkeys(run.algorithm for run in runs))
+  finished = [
+    tables.Run(run.algorithm, run.seed, history)
+    for run in sorted(runs, key=lambda run: algorithms.index(run.algorithm))
+    if (history := sweep.history(run)) is not None
+  ]
+  rows = tables.run_rows(finished, at_rounds, target)
+  averaged = tables.algorithm_rows(rows)
+  lines = tables.table(averaged)
+  table = tables.to_markdown(lines)
+  charts = plots.comparison_charts(finished)
+  description = _describe(runs, len(finished))
+  settings = {
+    name: value
+    for name, value in sorted(runs[0].to_dict().items())
+    if name not in (*_VARIED, 'experiment', 'output_dir')
+  }
+  body = [
+    *map(html.paragraph, description),
     html.table(lines, keys=True),
     html.note(_NOTES),
     html.charts(map(html.line_chart, charts.values())),
     html.settings('All settings', settings),
   ]
-  intro = '\n\n'.join([f'# {title}', *about])
+  introduction = '\n\n'.join([f'# {path.name}', *description])
   for name, text in {
-    'runs.csv': comparison.to_csv(rows),
-    'comparison.csv': comparison.to_csv(averaged),
-    'comparison.md': f'{intro}\n\n{table}\n{_NOTES}\n',
-    'comparison.html': html.page(title, parts),
+    'runs.csv': tables.to_csv(rows),
+    'comparison.csv': tables.to_csv(averaged),
+    'comparison.md': f'{introduction}\n\n{table}\n{_NOTES}\n',
+    'comparison.html': html.page(path.name, body),
   }.items():
-    atomic_io.write_text(plan.path / name, text)
-  (plan.path / 'plots').mkdir(exist_ok=True)
+    atomic_io.write_text(path / name, text)
+  (path / 'plots').mkdir(exist_ok=True)
   for name, chart in charts.items():
-    plots.chart(chart, plan.path / 'plots' / f'{name}.png')
+    plots.chart(chart, path / 'plots' / f'{name}.png')
   return table
 
 
-def _finished(plan: compare_flags.Plan) -> list['comparison.Run']:
-  """The runs that can be compared, by algorithm and seed as in the flags."""
-  from safl_tf.reporting import comparison
-
-  runs = [(name, seed) for name in plan.algorithms for seed in plan.seeds]
-  histories = [running.history(plan.values(*run)) for run in runs]
-  return [
-    comparison.Run(*run, history)
-    for run, history in zip(runs, histories, strict=True)
-    if history is not None
+def _describe(runs: Sequence[RunConfig], finished: int) -> list[str]:
+  """Describes the comparison and its progress, in a sentence each."""
+  config, seeds = runs[0], list(dict.fromkeys(str(run.seed) for run in runs))
+  parts = [
+    f'{pathlib.Path(config.model).stem} on {config.dataset}',
+    *([f'{config.num_clients} clients'] if config.num_clients else []),
+    f'{config.rounds} rounds',
+    f'{"seeds" if len(seeds) > 1 else "seed"} {", ".join(seeds)}',
   ]
+  sentences = [f'{", ".join(parts)}.']
+  if finished < len(runs):
+    sentences.append(f'So far, {finished} of {len(runs)} runs are finished.')
+  return sentences
 
 
-def _about(plan: compare_flags.Plan, finished: int) -> list[str]:
-  """What was run and what of it is there, in a sentence or two."""
-  values, seeds = plan.common, ', '.join(map(str, plan.seeds))
-  clients = values['num_clients']
-  told = [
-    f'{pathlib.Path(values["model"]).stem} on {values["dataset"]}',
-    *([] if clients is None else [f'{clients} clients']),
-    f'{values["rounds"]} rounds',
-    f'seeds {seeds}' if len(plan.seeds) > 1 else f'seed {seeds}',
-  ]
-  about = f'{", ".join(told)}.'
-  if finished == len(plan.runs):
-    return [about]
-  return [about, f'So far, {finished} of {len(plan.runs)} runs are finished.']
+def define(flags: absl_flags.FlagValues) -> None:
+  """Adds the flags of safl-compare."""
+  _Comparison.define(flags)
+  RunConfig.define(flags, omit=_VARIED)
+  flags.set_default('export', 'none')
+  experiment = flags['experiment']
+  experiment.help = 'Name of the comparison; compare_DATASET if not given.'
 
 
 def cli() -> None:
-  """The console script."""
-  common.run('safl-compare', compare_flags, main)
+  """Runs safl-compare."""
+  program.run('safl-compare', __doc__, define, main)
 
 
 if __name__ == '__main__':

@@ -1,38 +1,60 @@
-"""safl-export: see `binaries.export_flags`."""
+"""Exports the global model of a run as a SavedModel and a .keras file.
 
+  safl-export --run=runs/safl_mnist_sample
+
+The SavedModel maps raw inputs (uint8 images) to class probabilities; the .keras
+file is the plain Keras model. A process without safl_tf loads both and compares
+their predictions before the export replaces an older one.
+"""
+
+import dataclasses
 import os
 
-from binaries import common, export_flags
+from absl import flags as absl_flags
 
-FLAGS = export_flags.FLAGS
+from safl_tf.util import choices
+
+from . import program
+from .flags import group
+
+_FORMATS = [name for name in choices.EXPORTS if name != 'none']
 
 
-def main() -> None:
-  """A run's newest global model -> files that others can load."""
+@dataclasses.dataclass(frozen=True)
+class _Flags(group.Group, topic='export'):
+  run: str | None = group.text(None, 'Folder of a run; required.')
+  output: str | None = group.text(
+    None, 'Folder to write to; export/ in the folder of the run if not given.'
+  )
+  format: str = group.choice('both', _FORMATS, 'Formats to write.')
+
+
+def main(flags: absl_flags.FlagValues) -> None:
+  """Exports the newest global model of a run."""
   from safl_tf.training import run_directory
   from safl_tf.util import errors
 
-  run = FLAGS.required('run')
+  run = group.required(flags, 'run')
   run_directory.check_is_run(run)
-  output = os.path.expanduser(FLAGS.output or os.path.join(run, 'export'))
+  output = os.path.expanduser(flags.output or os.path.join(run, 'export'))
   if os.path.exists(output) and not os.path.isdir(output):
     raise errors.InputError('output', output, 'must be a folder')
-  common.start_tensorflow()
+  program.start_tensorflow()
   from safl_tf.training import export
 
   loaded = run_directory.load(run)
   try:
-    with common.only_errors():
+    with program.only_errors():
       paths = export.export(
         loaded.model,
         output,
         loaded.input_spec,
         loaded.from_logits,
-        FLAGS.format,
-        loaded.about,
+        flags.format,
+        loaded.metadata,
       )
   except export.ExportError as error:
-    raise common.ExitError(f'--run={run}: {error}') from error
+    raise program.ExitError(f'--run={run}: {error}') from error
   except OSError as error:
     raise errors.InputError('output', output, f'{error.strerror}') from error
   print(f'global model of round {loaded.round_number}, verified:')
@@ -41,8 +63,8 @@ def main() -> None:
 
 
 def cli() -> None:
-  """The console script."""
-  common.run('safl-export', export_flags, main)
+  """Runs safl-export."""
+  program.run('safl-export', __doc__, _Flags.define, main)
 
 
 if __name__ == '__main__':

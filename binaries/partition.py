@@ -1,31 +1,53 @@
-"""safl-partition: see `binaries.partition_flags`."""
+"""Partitions a data set into clients and reports their heterogeneity.
+
+  safl-partition --partition=dirichlet --dirichlet_alpha=0.1
+  safl-partition --dataset=mnist --partition=shards --output_dir=two_shards
+  safl-train --dataset=mnist --partition=manifest:two_shards/manifest.json
+
+Writes manifest.json (the examples of each client), heterogeneity.json and
+partition.png, replacing older ones. safl-train with the same flags partitions
+the data in the same way, with or without the manifest.
+"""
 
 import dataclasses
 import os
 import pathlib
 
-from binaries import common, partition_flags, partitioning
+from absl import flags as absl_flags
+
+from safl_tf.data.files import spec
+from safl_tf.util import errors
+
+from . import program
+from .flags import group, presets
+from .flags.data import Data
+from .flags.partition import Partition
 
 
-def main() -> None:
-  """A data set and a partition -> a manifest, a picture and a report."""
+@dataclasses.dataclass(frozen=True)
+class _Run(group.Group, topic='run'):
+  seed: int = group.seed()
+  output_dir: str | None = group.text(
+    None, 'Folder to write to; partitions/DATASET_PARTITION if not given.'
+  )
+
+
+def main(flags: absl_flags.FlagValues) -> None:
+  """Writes the manifest, the report and the plot of a partition."""
   from safl_tf.data import heterogeneity, partition, registry
-  from safl_tf.data.files import spec
   from safl_tf.reporting import plots
-  from safl_tf.util import atomic_io, errors
+  from safl_tf.util import atomic_io
 
-  values = partition_flags.values()
-  folder = pathlib.Path(values['output_dir'])
-  _check_folder(folder)
-  name = values['dataset']
-  if name != registry.SAMPLE:
-    common.start_tensorflow()
-  with common.only_errors():
-    dataset = registry.load(name, values['data_dir'], spec.options(values))
-  clients, settings = partitioning.clients(values, dataset)
-  manifest = partition.to_manifest(clients, dataset.name, settings)
+  data = Data.get(flags).resolve_data()
+  config = Partition.get(flags).resolve_partition(data.dataset)
+  folder = _folder(flags.output_dir, data.dataset, config.partition)
+  if data.dataset != registry.SAMPLE:
+    program.start_tensorflow()
+  dataset = data.load()
+  clients, used_flags = config.clients(dataset, flags.seed)
+  manifest = partition.to_manifest(clients, dataset.name, used_flags)
   counts = clients.label_counts()
-  report = heterogeneity.report(counts, values['seed'])
+  report = heterogeneity.report(counts, flags.seed)
   try:
     folder.mkdir(parents=True, exist_ok=True)
     atomic_io.write_text(folder / 'manifest.json', manifest)
@@ -36,7 +58,7 @@ def main() -> None:
       counts,
       dataset.class_names,
       folder / 'partition.png',
-      f'{settings.get("partition", "manifest")} on {dataset.name}',
+      f'{used_flags.get("partition", "manifest")} on {dataset.name}',
     )
   except OSError as error:
     raise errors.InputError(
@@ -46,20 +68,31 @@ def main() -> None:
   print(f'files            {folder}')
 
 
-def _check_folder(folder: pathlib.Path) -> None:
-  """Refuses a folder that can't be written to, before there is any work."""
-  from safl_tf.util import errors
-
+def _folder(given: str | None, dataset: str, partition: str) -> pathlib.Path:
+  """Returns the output folder; refuses one that cannot be written to."""
+  if given is None:
+    name = f'{spec.short_name(dataset)}_{partition.partition(":")[0]}'
+    given = os.path.join('partitions', name)
+  folder = pathlib.Path(os.path.expanduser(given))
   existing = next(p for p in (folder, *folder.parents) if os.path.exists(p))
   if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
     raise errors.InputError(
-      'output_dir', folder, f'{existing} is not a folder one can write to'
+      'output_dir', folder, f'{existing} is not a writable folder'
     )
+  return folder
+
+
+def define(flags: absl_flags.FlagValues) -> None:
+  """Adds the flags of safl-partition."""
+  Data.define(flags)
+  Partition.define(flags)
+  presets.define(flags)
+  _Run.define(flags)
 
 
 def cli() -> None:
-  """The console script."""
-  common.run('safl-partition', partition_flags, main)
+  """Runs safl-partition."""
+  program.run('safl-partition', __doc__, define, main)
 
 
 if __name__ == '__main__':

@@ -1,175 +1,263 @@
-"""safl-reproduce: see `binaries.reproduce_flags`."""
+"""Runs experiments of the paper and compares the results with the paper's.
 
+The paper is "Gradual Federated Learning with Simulated Annealing".
+
+  safl-reproduce --list
+  safl-reproduce --experiment=early_accuracy --scale=cpu --data_dir=DIR
+  safl-reproduce --experiment=all --scale=smoke
+
+OUTPUT_DIR/EXPERIMENT_SCALE has report.html, report.md, figures/ with their
+data, values.csv (the paper's values and ours), claims.csv (the paper's claims
+and verdicts), all rewritten after each part, and a folder PART_seedSEED per
+run. The same command resumes. Runs of other experiments in OUTPUT_DIR with the
+same flags are reused.
+"""
+
+import dataclasses
+import os
+import pathlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
+from absl import flags as absl_flags
 from absl import logging
 
-from binaries import common, reproduce_flags, running, train
 from safl_tf.experiments.paper import experiments, plans
-from safl_tf.util import errors
+from safl_tf.util import errors, validation
+
+from . import program, sweep
+from .flags import group
+from .flags.data import Data
+from .flags.run_config import RunConfig
 
 if TYPE_CHECKING:
   from safl_tf.data import dataset as dataset_lib
 
-Values = Sequence[dict[str, Any]]
-
-# What an error is about if data are not there.
-_DATA = ('dataset', 'data_dir', 'speech_dir')
+_DATA_FLAGS = ('dataset', 'data_dir', 'speech_dir')
 
 
-def main() -> None:
-  """Flags -> runs that aren't there yet -> a report for each experiment."""
-  if reproduce_flags.FLAGS.list:
+@dataclasses.dataclass(frozen=True)
+class _Experiment(group.Group, topic='experiment'):
+  experiment: str | None = group.choice(
+    None, [*experiments.EXPERIMENTS, 'all'], 'The experiment to run.'
+  )
+  scale: str = group.choice(
+    'cpu',
+    plans.SCALES,
+    'paper is the full size; cpu takes up to half an hour per experiment on '
+    'two cores; smoke takes seconds and only tests the program.',
+  )
+  seeds: str | None = group.text(
+    None,
+    'Seeds of all random draws, separated by commas; 0,1,2 for paper (0 to 99 '
+    'for uploads), else 0.',
+  )
+  parts: str | None = group.text(
+    None,
+    'Parts of the experiment to run, separated by commas, such as '
+    'fedavg_n80,safl_n80; all if not given.',
+  )
+  output_dir: str = group.text('runs', 'Folder that contains the experiments.')
+  list: bool = group.boolean(
+    False, 'List the experiments and their approximate durations.'
+  )
+
+
+class Job(NamedTuple):
+  """An experiment to run.
+
+  Attributes:
+    plan: the parts of the experiment.
+    seeds: the seeds of each part.
+    path: the folder of the experiment.
+    runs: the parts and their configurations, in the order of training.
+    wanted: the names of the parts to run.
+  """
+
+  plan: plans.Plan
+  seeds: tuple[int, ...]
+  path: pathlib.Path
+  runs: list[tuple[plans.Part, RunConfig]]
+  wanted: Sequence[str]
+
+
+def jobs(flags: absl_flags.FlagValues) -> list[Job]:
+  """Returns the experiments that the flags name."""
+  name = group.required(flags, 'experiment')
+  if name == 'all' and flags.parts is not None:
+    raise errors.InputError(
+      'parts', flags.parts, 'needs one experiment, not --experiment=all'
+    )
+  names = experiments.EXPERIMENTS if name == 'all' else [name]
+  return [_job(flags, experiments.EXPERIMENTS[name]) for name in names]
+
+
+def _job(flags: absl_flags.FlagValues, experiment: plans.Experiment) -> Job:
+  plan = experiment.plan(flags.scale)
+  seeds, wanted = plan.seeds, tuple(part.name for part in plan.parts)
+  if flags.seeds is not None:
+    seeds = group.parse_integers('seeds', flags.seeds, 0, group.MAX_SEED)
+  if flags.parts is not None:
+    check = lambda name: validation.choice('parts', name, wanted)
+    wanted = group.parse_list('parts', flags.parts, check)
+  folder = os.path.expanduser(flags.output_dir)
+  path = pathlib.Path(folder, f'{experiment.name}_{flags.scale}')
+  runs = []
+  for part, seed in plan.runs(seeds):
+    given = {**part.flags, 'export': 'none'}
+    for location in ('data_dir', 'speech_dir'):
+      fits = location == 'data_dir' or given['dataset'] == 'speech_commands'
+      if fits and flags[location].value is not None:
+        given[location] = flags[location].value
+    name = f'{part.name}_seed{seed}'
+    config = RunConfig.parse(
+      given, seed=seed, output_dir=str(path), experiment=name
+    )
+    runs.append((part, config))
+  return Job(plan, seeds, path, runs, wanted)
+
+
+def main(flags: absl_flags.FlagValues) -> None:
+  """Trains the missing runs and writes a report per experiment."""
+  if flags.list:
     print(_list())
     return
-  jobs = reproduce_flags.jobs()
+  requested, skipped = jobs(flags), []
   try:
-    left_out = _reproduce_all(jobs)
+    for job in requested:
+      for _, config in job.runs:
+        config.directory().check()
+    for job in requested:
+      try:
+        _reproduce(job)
+      except errors.InputError as error:
+        if len(requested) == 1 or error.argument not in _DATA_FLAGS:
+          raise
+        skipped.append(f'{job.plan.experiment} was left out: {error}')
+        logging.info('%s', skipped[-1])
   except errors.InputError as error:
     if error.argument != 'experiment':
       raise
-    # What is wrong with a folder is told as to users of safl-train.
-    told = error.hint.replace('--experiment', '--output_dir')
-    raise errors.InputError('output_dir', error.value, told) from error
-  if left_out:
-    raise common.ExitError('; '.join(left_out))
-
-
-def _reproduce_all(jobs: Sequence[reproduce_flags.Job]) -> list[str]:
-  """Runs experiments one after the other; which of several had no data."""
-  asked = [(job, [job.values(*run) for run in job.runs]) for job in jobs]
-  for _, values in asked:
-    for one in values:
-      train.folder_of(one).check()
-  left_out = []
-  for job, values in asked:
-    try:
-      _reproduce(job, values)
-    except errors.InputError as error:
-      if len(asked) == 1 or error.argument not in _DATA:
-        raise
-      left_out.append(f'{job.plan.experiment} was left out: {error}')
-      logging.info('%s', left_out[-1])
-  return left_out
+    hint = error.hint.replace('--experiment', '--output_dir')
+    raise errors.InputError('output_dir', error.value, hint) from error
+  if skipped:
+    raise program.ExitError('; '.join(skipped))
 
 
 def _list() -> str:
-  """The experiments, in columns."""
+  """Returns a table of the experiments."""
   lines = experiments.table()
   widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-  shown = ''.join(
+  table = ''.join(
     '  '.join(map(str.ljust, line, widths)).rstrip() + '\n' for line in lines
   )
-  return f'{shown}\nTimes are for two CPU cores and the default seeds.'
+  return f'{table}\nTimes are for two CPU cores and the default seeds.'
 
 
-def _reproduce(job: reproduce_flags.Job, values: Values) -> None:
-  """Runs what is left of an experiment and writes its report."""
+def _reproduce(job: Job) -> None:
+  """Runs the missing parts of an experiment and writes its report."""
+  configs = [config for _, config in job.runs]
   wanted = [i for i, run in enumerate(job.runs) if run[0].name in job.wanted]
-  # The flags of the run that each is read from: another experiment's may be
-  # the same.
-  sources = [
-    one if running.history(one) is not None else running.twin(one) or one
-    for one in values
-  ]
-  left = [
+  # The runs to report on; another experiment may have an equivalent one.
+  sources = [sweep.find_finished(config) or config for config in configs]
+  missing = [
     i
     for i in wanted
-    if sources[i] is values[i] and not running.is_complete(values[i])
+    if sources[i] is configs[i] and not sweep.is_complete(configs[i])
   ]
-  missing: dict[str, str] = {}
-  told = None
-  if left:
-    common.start_tensorflow()
-    data, problems = _load([values[i] for i in left])
-    there = [i for i in left if values[i]['dataset'] in data]
-    nothing = not there and len(left) == len(wanted)
+  unavailable: dict[str, str] = {}
+  tables = None
+  if missing:
+    program.start_tensorflow()
+    data, problems = _load([configs[i] for i in missing])
+    ready = [i for i in missing if configs[i].dataset in data]
+    nothing = not ready and len(missing) == len(wanted)
     for name, error in problems.items():
       if nothing or not job.plan.skip_missing_data:
         raise error
-      missing[name] = str(error)
+      unavailable[name] = str(error)
       logging.info('%s is left out: %s', name, error)
-    for i in _in_turn(job, there):
-      running.run(values[i], data[values[i]['dataset']])
-      told = _write(job, sources, missing)
+    for i in _log_progress(job, ready):
+      sweep.run(configs[i], data[configs[i].dataset])
+      tables = _write(job, sources, unavailable)
   else:
-    logging.info('there is nothing left to run')
-  print(told or _write(job, sources, missing))
+    logging.info('all runs are finished')
+  print(tables or _write(job, sources, unavailable))
   print(f'page  {job.path / "report.html"}\n')
 
 
 def _load(
-  values: Values,
+  configs: Sequence[RunConfig],
 ) -> tuple[dict[str, 'dataset_lib.Dataset'], dict[str, errors.InputError]]:
-  """The data sets of some runs by name, and what is wrong with others."""
-  from binaries import building
-
-  found: dict[str, dataset_lib.Dataset] = {}
+  """Loads the data sets of runs; returns them and the errors, by name."""
+  data: dict[str, dataset_lib.Dataset] = {}
   problems: dict[str, errors.InputError] = {}
-  for one in values:
-    name = one['dataset']
-    if name in found or name in problems:
-      continue
-    try:
-      found[name] = building.load_data(one)
-    except errors.InputError as error:
-      if error.argument not in _DATA:
-        raise
-      problems[name] = error
-  return found, problems
+  for config in configs:
+    name = config.dataset
+    if name not in data and name not in problems:
+      try:
+        data[name] = config.load()
+      except errors.InputError as error:
+        if error.argument not in _DATA_FLAGS:
+          raise
+        problems[name] = error
+  return data, problems
 
 
-def _in_turn(job: reproduce_flags.Job, left: Sequence[int]) -> Iterator[int]:
-  """The runs that are left, each after a line on where we are."""
+def _log_progress(job: Job, missing: Sequence[int]) -> Iterator[int]:
+  """Yields the missing runs, after a log line on each, under a lock."""
   from safl_tf.util import atomic_io
 
-  runs, start, done = job.runs, time.monotonic(), 0.0
-  seconds = {i: runs[i][0].seconds() for i in left}
+  start, done = time.monotonic(), 0.0
+  seconds = {i: job.runs[i][0].seconds() for i in missing}
   with atomic_io.run_lock(job.path):
     for i, expected in seconds.items():
+      part, config = job.runs[i]
       pace = (time.monotonic() - start) / done if done else 1.0
-      logging.info(
-        'part %d of %d: %s, seed %d; about %s left',
-        i + 1,
-        len(runs),
-        runs[i][0].name,
-        runs[i][1],
-        plans.format_duration(pace * (sum(seconds.values()) - done)),
-      )
+      left = plans.format_duration(pace * (sum(seconds.values()) - done))
+      position = f'part {i + 1} of {len(job.runs)}: {part.name}'
+      logging.info('%s, seed %d; about %s left', position, config.seed, left)
       yield i
       done += expected
 
 
 def _write(
-  job: reproduce_flags.Job, sources: Values, missing: Mapping[str, str]
+  job: Job, sources: Sequence[RunConfig], unavailable: Mapping[str, str]
 ) -> str:
-  """Writes the report on what is finished; returns its tables."""
+  """Writes the report on the finished runs; returns its tables."""
   from safl_tf.experiments.paper import report
   from safl_tf.experiments.paper import results as results_lib
 
   histories: dict[str, list[results_lib.History]] = {}
   shared = []
-  for (part, _), one in zip(job.runs, sources, strict=True):
-    history = running.history(one)
+  for (part, _), config in zip(job.runs, sources, strict=True):
+    history = sweep.history(config)
     if history is not None:
       histories.setdefault(part.name, []).append(history)
-      path = running.path_of(one)
-      if path.parent != job.path:
-        shared.append(f'{path.parent.name}/{path.name}')
-  found = [
+      if config.path.parent != job.path:
+        shared.append(f'{config.path.parent.name}/{config.path.name}')
+  finished = [
     results_lib.Runs(part, histories[part.name])
     for part in job.plan.parts
     if part.name in histories
   ]
-  results = results_lib.Results(job.plan, job.seeds, found, missing, shared)
+  results = results_lib.Results(
+    job.plan, job.seeds, finished, unavailable, shared
+  )
   return report.write(job.path, results)
 
 
+def define(flags: absl_flags.FlagValues) -> None:
+  """Adds the flags of safl-reproduce."""
+  _Experiment.define(flags)
+  every = {field.name for field in dataclasses.fields(Data)}
+  Data.define(flags, omit=every - {'data_dir', 'speech_dir'})
+
+
 def cli() -> None:
-  """The console script."""
-  common.run('safl-reproduce', reproduce_flags, main)
+  """Runs safl-reproduce."""
+  program.run('safl-reproduce', __doc__, define, main)
 
 
 if __name__ == '__main__':

@@ -1,17 +1,28 @@
-"""safl-theory: see `binaries.theory_flags`."""
+"""Measures the error of SAFL in the setting of the theory, with its bounds.
 
+  safl-theory --output_dir=runs/theory
+  safl-theory --output_dir=theory_smoke --scale=smoke
+
+Clients have functions that satisfy the paper's assumptions, and run through the
+same process as Keras models, many trials at a time. Writes theory.csv (every
+setting, bound and t), report.md (which bounds hold) and plots.
+"""
+
+import dataclasses
 import os
 from typing import NamedTuple
 
+from absl import flags as absl_flags
 from absl import logging
 
-from binaries import common, theory_flags
+from safl_tf.util import choices
 
-FLAGS = theory_flags.FLAGS
+from . import program
+from .flags import group
 
 
 class _Scale(NamedTuple):
-  """What flags are if they are not given."""
+  """Defaults of flags."""
 
   trials: int
   rounds: int
@@ -24,52 +35,69 @@ _SCALES = {
 }
 
 
-def main() -> None:
-  """Settings -> trials -> tables and pictures."""
-  from safl_tf.util import atomic_io, errors
+@dataclasses.dataclass(frozen=True)
+class _Flags(group.Group, topic='theory'):
+  output_dir: str = group.text('runs/theory', 'Folder to write to.')
+  scale: str = group.choice(
+    'full',
+    list(_SCALES),
+    'All settings, in minutes, or one per study, in seconds.',
+  )
+  trials: int | None = group.integer(
+    None, 'Independent trials per setting; 1000, or 50 for smoke.', 2
+  )
+  rounds: int | None = group.integer(
+    None,
+    '[T] Communication rounds of settings with one local step per round; '
+    'others take as many steps. 200, or 20 for smoke.',
+  )
+  seed: int = group.seed()
+  executor: str | None = group.choice(
+    None,
+    choices.EXECUTORS,
+    'Execution of the clients; vectorized, or threads for smoke.',
+  )
 
-  folder = FLAGS.required('output_dir')
+
+def main(flags: absl_flags.FlagValues) -> None:
+  """Runs all trials and writes the report."""
+  from safl_tf.util import errors
+
+  folder = group.required(flags, 'output_dir')
   try:
     os.makedirs(folder, exist_ok=True)
   except OSError as error:
     raise errors.InputError(
-      'output_dir', folder, f'cannot be made: {error.strerror}'
+      'output_dir', folder, f'cannot be created: {error.strerror}'
     ) from error
-  scale = _SCALES[FLAGS.scale]
-  given = {name: FLAGS[name].value for name in _Scale._fields}
+  scale = _SCALES[flags.scale]
+  given = {name: flags[name].value for name in _Scale._fields}
   scale = scale._replace(**{k: v for k, v in given.items() if v is not None})
-  common.start_tensorflow()
-  from safl_tf.experiments.theory import comparisons, configs, plots, report
+  program.start_tensorflow()
+  from safl_tf.experiments.theory import report, testbed, trials
 
-  small = FLAGS.scale == 'smoke'
-  cases = configs.few_cases() if small else configs.all_cases()
-  numbers = iter(range(1, len(cases) + 1))
+  smoke = flags.scale == 'smoke'
+  settings = testbed.few_settings() if smoke else testbed.all_settings()
+  numbers = iter(range(1, len(settings) + 1))
 
-  def tell(case: configs.Case) -> None:
-    told = (next(numbers), len(cases), case.study, case.name)
-    logging.info('%d of %d: %s, %s', *told)
+  def log(setting: testbed.Setting) -> None:
+    position = f'{next(numbers)} of {len(settings)}'
+    logging.info('%s: %s, %s', position, setting.study, setting.name)
 
-  found = comparisons.run(
-    cases, scale.trials, scale.rounds, FLAGS.seed, scale.executor, tell
+  frame = trials.run(
+    settings, scale.trials, scale.rounds, flags.seed, scale.executor, log
   )
   command = (
-    f'`safl-theory --scale={FLAGS.scale} --trials={scale.trials} '
-    f'--rounds={scale.rounds} --seed={FLAGS.seed} --executor={scale.executor}`'
+    f'`safl-theory --scale={flags.scale} --trials={scale.trials} '
+    f'--rounds={scale.rounds} --seed={flags.seed} --executor={scale.executor}`'
   )
-  pictures = plots.write_all(folder, found)
-  for name, text in {
-    'theory.csv': report.to_csv(found),
-    'report.md': report.to_markdown(found, command, pictures),
-  }.items():
-    atomic_io.write_text(os.path.join(folder, name), text)
-  print(report.to_text(report.summary(found)))
-  print('\n'.join(['', *report.counts(found)]))
+  print(report.write(folder, frame, command))
   print(f'report  {os.path.join(folder, "report.md")}')
 
 
 def cli() -> None:
-  """The console script."""
-  common.run('safl-theory', theory_flags, main)
+  """Runs safl-theory."""
+  program.run('safl-theory', __doc__, _Flags.define, main)
 
 
 if __name__ == '__main__':

@@ -1,131 +1,129 @@
-"""safl-train: see `binaries.training_flags`."""
+"""Trains a Keras model over many simulated clients.
+
+Without flags: SAFL with LeNet-5 on 5,000 MNIST digits, over 20 clients with few
+labels each. The defaults are the settings of "Gradual Federated Learning with
+Simulated Annealing"; letters in brackets are the paper's.
+
+  safl-train --algorithm=fedavg --rounds=50
+  safl-train --preset=mnist_n80 --data_dir=DIR
+  safl-train --preset=list
+  safl-train --dataset=csv:flowers.csv --model=my_model.keras
+
+All files of a run are in OUTPUT_DIR/EXPERIMENT. The same command resumes an
+interrupted run.
+"""
 
 import pathlib
 import time
 from concurrent import futures
 from typing import TYPE_CHECKING, Any
 
-from binaries import common, training_flags
+from absl import flags as absl_flags
+
+from . import program
+from .flags.run_config import RunConfig
 
 if TYPE_CHECKING:
   from safl_tf.core import process
   from safl_tf.data import dataset as dataset_lib
-  from safl_tf.training import run_directory
 
 
-def main() -> None:
-  """Flags -> data, model, algorithm -> one run -> pictures and export."""
+def main(flags: absl_flags.FlagValues) -> None:
+  """Trains one run and prints a summary."""
   start = time.perf_counter()
-  values = training_flags.values()
-  folder = folder_of(values)
-  folder.check()
-  common.start_tensorflow()
-  from binaries import building
+  config = RunConfig.get(flags)
+  config.directory().check()
+  program.start_tensorflow()
+  from . import factories
 
-  history, failure = train(values, folder, *building.process_and_data(values))
-  _summarise(history, folder.path, time.perf_counter() - start)
+  dataset = config.load()
+  trainer = factories.build_process(config, dataset)
+  history, failure = train(config, trainer, dataset)
+  _print_summary(history, config.path, time.perf_counter() - start)
   if failure:
-    raise common.ExitError(failure)
-
-
-def folder_of(values: dict[str, Any]) -> 'run_directory.RunDirectory':
-  """The folder of the run that the flags describe; nothing is made yet."""
-  from safl_tf.training import run_directory
-
-  path = pathlib.Path(values['output_dir']) / values['experiment']
-  return run_directory.RunDirectory(path, values, values['keep_checkpoints'])
+    raise program.ExitError(failure)
 
 
 def train(
-  values: dict[str, Any],
-  folder: 'run_directory.RunDirectory',
+  config: RunConfig,
   trainer: 'process.FederatedProcess',
   dataset: 'dataset_lib.Dataset',
 ) -> tuple[list[dict[str, Any]], str | None]:
-  """Runs a process to its end and writes all that a run leaves.
-
-  Args:
-    values: of the flags.
-    folder: the run's, see `folder_of`.
-    trainer: the process, see `building.process_and_data`.
-    dataset: its data.
+  """Runs a process to its end and writes all files of the run.
 
   Returns:
-    The run's history; what went wrong with the export, if anything.
+    The history of the run, and the error of its export, if any.
   """
   from safl_tf.training import loop
 
+  directory = config.directory()
   schedule = loop.Schedule(
-    values['rounds'],
-    values['eval_every'],
-    values['checkpoint_every'],
-    values['stop_at_accuracy'],
+    config.rounds,
+    config.eval_every,
+    config.checkpoint_every,
+    config.stop_at_accuracy,
   )
-  path = folder.path
-  with folder.opened():
+  with directory.opened():
     result = loop.run(
       trainer,
       schedule,
-      values['seed'],
+      config.seed,
       (dataset.x_test, dataset.y_test),
-      folder,
-      dataset.about,
+      directory,
+      dataset.metadata,
     )
-    with futures.ThreadPoolExecutor(1) as side:
-      pictures = side.submit(_write_results, values, path, result, dataset)
-      failure = _export(values, path, result, dataset)
-      pictures.result()
+    with futures.ThreadPoolExecutor(1) as background:
+      report = background.submit(_write_results, config, result, dataset)
+      failure = _export(config, result, dataset)
+      report.result()
   return result.history, failure
 
 
-def _write_results(
-  values: dict[str, Any], path: pathlib.Path, result: Any, dataset: Any
-) -> None:
-  """The plots, and clients.csv if asked for."""
+def _write_results(config: RunConfig, result: Any, dataset: Any) -> None:
+  """Writes the plots and, with --client_table, clients.csv."""
   from safl_tf.reporting import plots
   from safl_tf.training import loop, metrics_log
 
-  if values['client_table']:
+  if config.client_table:
     table = loop.client_table(result.process, result.state)
-    metrics_log.write_clients(path, table)
+    metrics_log.write_clients(config.path, table)
   plots.write_all(
-    path,
+    config.path,
     result.history,
     result.process.clients.label_counts(),
     dataset.class_names,
-    f'{values["algorithm"]}, {values["model"]} on {dataset.name}',
+    f'{config.algorithm}, {config.model} on {dataset.name}',
   )
 
 
-def _export(
-  values: dict[str, Any], path: pathlib.Path, result: Any, dataset: Any
-) -> str | None:
-  """Exports the model unless that was done; what went wrong, if anything."""
-  from safl_tf.training import export, run_directory
+def _export(config: RunConfig, result: Any, dataset: Any) -> str | None:
+  """Exports the model unless the export is current; returns the error."""
+  from safl_tf.training import export
 
-  model, formats = result.process.model, values['export']
-  about = run_directory.about(result.state.t, dataset.about)
-  if export.is_current(path / 'export', formats, about):
+  model, formats = result.process.model, config.export
+  folder = config.path / 'export'
+  metadata = {'round': result.state.t, **dataset.metadata}
+  if export.is_current(folder, formats, metadata):
     return None
   try:
-    with common.only_errors():
+    with program.only_errors():
       export.export(
         result.model,
-        path / 'export',
+        folder,
         model.input_spec,
         model.from_logits,
         formats,
-        about,
+        metadata,
       )
   except (export.ExportError, OSError) as error:
     return (
-      f'--export={formats}: {error}; all else of the run is in {path}, '
-      f'safl-export --run={path} tries again'
+      f'--export={formats}: {error}; all other files are in {config.path}, '
+      f'safl-export --run={config.path} tries again'
     )
   return None
 
 
-def _summarise(
+def _print_summary(
   history: list[dict[str, Any]], path: pathlib.Path, seconds: float
 ) -> None:
   scored = [row for row in history if row['test_accuracy'] is not None]
@@ -138,15 +136,15 @@ def _summarise(
   selected = sum(row['selected'] for row in history)
   print(f'uploads        {uploads} of {selected}')
   up, down = last['total_bytes_up'] / 1e6, last['total_bytes_down'] / 1e6
-  print(f'moved          {up:.1f} MB up, {down:.1f} MB down')
+  print(f'communication  {up:.1f} MB up, {down:.1f} MB down')
   rounds = sum(row['seconds'] for row in history)
   print(f'time           {seconds:.1f} s ({rounds:.1f} s in rounds)')
   print(f'files          {path}')
 
 
 def cli() -> None:
-  """The console script."""
-  common.run('safl-train', training_flags, main)
+  """Runs safl-train."""
+  program.run('safl-train', __doc__, RunConfig.define, main)
 
 
 if __name__ == '__main__':

@@ -1,5 +1,6 @@
 """Calls the programs as a user would, in this process or in another."""
 
+import dataclasses
 import importlib
 import json
 import os
@@ -9,12 +10,33 @@ import sys
 from typing import NamedTuple
 
 import pytest
+from absl import flags as absl_flags
 from absl import logging
+
+from binaries.flags.run_config import RunConfig
 
 ROOT = pathlib.Path(__file__).parents[2]
 SMALL = ('--num_clients=4', '--mean_examples=60', '--rounds=2', '--export=none')
 ALIKE = ('--init=shared', '--partition=iid')
 LEARNING = (*SMALL, *ALIKE, '--local_epochs=10', '--learning_rate=0.01')
+
+
+def parse(define, *arguments):
+  """Returns parsed flags."""
+  flags = absl_flags.FlagValues()
+  define(flags)
+  flags(['program', *map(str, arguments)])
+  return flags
+
+
+def config(*arguments):
+  """Returns the configuration of safl-train with these arguments."""
+  return RunConfig.get(parse(RunConfig.define, *arguments))
+
+
+def flag_names(config):
+  """Returns the names of the flags of a group."""
+  return {f.name for f in dataclasses.fields(config) if f.metadata}
 
 
 class Outcome(NamedTuple):
@@ -25,10 +47,6 @@ class Outcome(NamedTuple):
 
 def call(program, *arguments):
   """Runs a program in this process; its exit code."""
-  name = 'training' if program == 'train' else program
-  flags = importlib.import_module(f'binaries.{name}_flags').FLAGS
-  for flag in flags:
-    flags[flag].unparse()
   root = logging.logging.getLogger()
   handlers, verbosity = list(root.handlers), logging.get_verbosity()
   log = logging.get_absl_handler().python_handler

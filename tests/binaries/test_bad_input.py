@@ -75,16 +75,16 @@ LIGHT = [
   ('train', '--model=lenet', '--model=lenet: did you mean lenet5? must be one'),
   ('train', '--model=notes.txt', '--model=notes.txt: must be one of auto, len'),
   ('train', '--model=no.keras', '--model=no.keras: there is no such file'),
-  ('train', '--model=run.keras', '--model=run.keras: must be a .keras file as'),
+  ('train', '--model=run.keras', '--model=run.keras: must be a .keras file sa'),
   (
     'train',
     '--model=own.keras --mixed_precision=float16',
-    '--mixed_precision=float16: is for built-in models; own.keras has its own',
+    '--mixed_precision=float16: applies to built-in models only, not to own.k',
   ),
   (
     'train',
     '--model=own.keras --activation=relu',
-    '--activation=relu: is for built-in models; own.keras has its own',
+    '--activation=relu: applies to built-in models only, not to own.keras',
   ),
   (
     'train',
@@ -115,16 +115,16 @@ LIGHT = [
   (
     'train',
     '--output_dir=notes.txt',
-    '--output_dir=notes.txt/safl_mnist_sample: notes.txt is not a folder one',
+    '--output_dir=notes.txt/safl_mnist_sample: notes.txt is not a folder',
   ),
   (
     'train',
     '--output_dir=notes.txt/below',
     '--output_dir=notes.txt/below/safl_mnist_sample: notes.txt is not a folder',
   ),
-  ('train', '--experiment=a/b', "--experiment=a/b: must be a folder's name"),
-  ('train', '--experiment=..', "--experiment=..: must be a folder's name"),
-  ('train', '--experiment=', "--experiment=: must be a folder's name"),
+  ('train', '--experiment=a/b', '--experiment=a/b: must be the name of a'),
+  ('train', '--experiment=..', '--experiment=..: must be the name of a'),
+  ('train', '--experiment=', '--experiment=: must be the name of a'),
   (
     'train',
     '--epsilon=2 --nu=0',
@@ -132,8 +132,8 @@ LIGHT = [
   ),
   ('train', '--holdout=1', '--holdout=1.0: must be a number in (0, 0.9]'),
   ('export', '', '--run=: is required'),
-  ('export', '--run=no', '--run=no: is not the folder of a run'),
-  ('export', '--run=run', '--run=run: is not the folder of a run'),
+  ('export', '--run=no', '--run=no: is not a run directory'),
+  ('export', '--run=run', '--run=run: is not a run directory'),
   ('export', '--run=run --format=pb', '--format=pb: must be one of both, save'),
   ('evaluate', '', '--model=: is required'),
   ('evaluate', '--model=no.keras', '--model=no.keras: there is no such file'),
@@ -240,7 +240,7 @@ def misfits(tmp_path_factory):
     (
       'train',
       '--model=own.keras',
-      '--model=own.keras: is not a Keras model th',
+      '--model=own.keras: cannot be loaded by Ker',
     ),
     (
       'train',
@@ -255,17 +255,17 @@ def misfits(tmp_path_factory):
     (
       'evaluate',
       '--model={}/narrow.keras',
-      '--model={}/narrow.keras: gives outputs of shape (5,) for an image, but ',
+      '--model={}/narrow.keras: has outputs of shape (5,), but ',
     ),
     (
       'evaluate',
       '--model={}/colour.keras',
-      '--model={}/colour.keras: does not take images of shape (28, 28, 1) ',
+      '--model={}/colour.keras: does not take inputs of shape (28, 28, 1) ',
     ),
     (
       'evaluate',
       '--model=own.keras',
-      '--model=own.keras: is not a Keras model',
+      '--model=own.keras: cannot be loaded by K',
     ),
     (
       'evaluate',
@@ -332,4 +332,4 @@ def test_log_of_tfds_is_not_shown(folder, call, misfits, monkeypatch):
   check(outcome, 'train', '--max_labels=11: must be a whole number in [1, 10]')
   model = f'--model={misfits}/narrow.keras'
   outcome = call('evaluate', *data, model)
-  check(outcome, 'evaluate', f'{model}: gives outputs of shape (5,) for an ima')
+  check(outcome, 'evaluate', f'{model}: has outputs of shape (5,), but mnist')

@@ -5,7 +5,7 @@ import shutil
 import numpy as np
 import pytest
 
-from binaries import common, train
+from binaries import program, train
 from safl_tf.reporting import plots
 from safl_tf.training import checkpoint, export, metrics_log, run_directory
 from tests import browser
@@ -91,7 +91,9 @@ def copied(made, tmp_path, dense):
 @pytest.fixture
 def no_tensorflow(monkeypatch):
   """Whoever starts TensorFlow fails."""
-  monkeypatch.setattr(common, 'start_tensorflow', lambda: pytest.fail('starts'))
+  monkeypatch.setattr(
+    program, 'start_tensorflow', lambda: pytest.fail('starts')
+  )
 
 
 @pytest.fixture
@@ -106,11 +108,11 @@ def trained(monkeypatch, no_pictures):
   """The names of the runs that are trained."""
   names, original = [], train.train
 
-  def tell(values, *args):
-    names.append(values['experiment'])
-    return original(values, *args)
+  def record(config, *args):
+    names.append(config.experiment)
+    return original(config, *args)
 
-  monkeypatch.setattr(train, 'train', tell)
+  monkeypatch.setattr(train, 'train', record)
   return names
 
 
@@ -208,7 +210,7 @@ def test_same_command_again(copied, call, no_tensorflow):
   outcome = call('compare', *command)
   assert outcome.code == 0
   assert programs.snapshot(folder) == before
-  assert outcome.err == 'all 4 runs were finished already\n'
+  assert outcome.err == 'all 4 runs are finished\n'
   shown, page = outcome.out.strip().split('\n\n')
   assert shown in (folder / 'comparison.md').read_text()
   assert page == f'page  {folder / "comparison.html"}'
@@ -266,7 +268,7 @@ def test_interrupted(made, call, dense, tmp_path, monkeypatch, no_pictures):
   folder = tmp_path / 'both'
   assert outcome.code == 130
   last = outcome.err.splitlines()[-1]
-  assert last == 'safl-compare: stopped; the same command goes on'
+  assert last == 'safl-compare: stopped; the same command resumes'
   (row,) = table(folder / 'runs.csv')
   assert (row['algorithm'], row['seed']) == ('fedavg', '0')
   said = 'So far, 1 of 4 runs are finished.'
@@ -340,5 +342,5 @@ def test_export_that_fails(copied, call, monkeypatch, trained):
   assert outcome.code == 1
   assert trained == ['fedavg_seed0', 'safl_seed0']
   last = outcome.err.splitlines()[-1]
-  assert last.count('--export=keras: predictions differ; all else ') == 2
+  assert last.count('--export=keras: predictions differ; all other ') == 2
   assert f'page  {folder / "comparison.html"}\n' in outcome.out

@@ -5,16 +5,17 @@ import re
 
 import pytest
 
-from binaries import common, compare_flags, training_flags
+from binaries import compare, program
+from binaries.flags import run_config
 from tests.binaries import programs
 
 LIGHT = [
   ('--algorithms=sfal', 'did you mean safl ... must be one of '),
   ('--algorithms=', 'must be one of '),
-  ('--algorithms=safl,fedavg,safl', 'safl must be there only once'),
+  ('--algorithms=safl,fedavg,safl', 'safl must occur only once'),
   ('--seeds=-1', 'must be a whole number in [0, '),
   ('--seeds=a', 'must be a whole number in [0, '),
-  ('--seeds=1,2,01', '1 must be there only once'),
+  ('--seeds=1,2,01', '1 must occur only once'),
   ('--at_rounds=0', 'must be a whole number in [1, 50]'),
   ('--at_rounds=51', 'must be a whole number in [1, 50]'),
   ('--at_rounds=3.5', 'must be a whole number in [1, 50]'),
@@ -22,7 +23,7 @@ LIGHT = [
   ('--target_accuracy=90.0', 'must be a number in (0, 1]'),
   ('--epsilon=1.5', 'must be a number in [0, 1]'),
   ('--rounds=0', 'must be a whole number >= 1'),
-  ('--experiment=a/b', "must be a folder's name"),
+  ('--experiment=a/b', 'must be the name of a folder'),
   ('--clients_per_round=21', 'must be at most the number of clients, 20'),
   ('--algorithm=safl', 'no such flag; did you mean --algorithms? see --help'),
   ('--seed=3', 'no such flag; did you mean --seeds? see --help'),
@@ -32,7 +33,9 @@ LIGHT = [
 @pytest.fixture
 def no_tensorflow(monkeypatch):
   """Whoever starts TensorFlow fails."""
-  monkeypatch.setattr(common, 'start_tensorflow', lambda: pytest.fail('starts'))
+  monkeypatch.setattr(
+    program, 'start_tensorflow', lambda: pytest.fail('starts')
+  )
 
 
 @pytest.mark.parametrize('flag, allowed', LIGHT, ids=[f for f, _ in LIGHT])
@@ -62,32 +65,38 @@ def test_bad_value_that_takes_tensorflow(call, tmp_path, dense):
   assert list(tmp_path.iterdir()) == []
 
 
-def plan(*given):
-  flags = compare_flags.FLAGS
-  for name in flags:
-    flags[name].unparse()
-  flags(['safl-compare', *given])
-  return compare_flags.plan()
+def runs(*arguments):
+  return compare.runs_of(programs.parse(compare.define, *arguments))
 
 
 def test_defaults():
-  made = plan()
-  assert made.path == pathlib.Path('runs') / 'compare_mnist_sample'
-  assert made.algorithms == ['fedavg', 'safl', 'extended_safl']
-  assert (made.seeds, made.at_rounds, made.target) == ([0], [12, 25, 37], 0.9)
-  assert made.common['export'] == 'none'
+  flags = programs.parse(compare.define)
+  configs = compare.runs_of(flags)
+  folder = pathlib.Path('runs') / 'compare_mnist_sample'
+  algorithms = ['fedavg', 'safl', 'extended_safl']
+  assert [run.path for run in configs] == [
+    folder / f'{name}_seed0' for name in algorithms
+  ]
+  assert [run.algorithm for run in configs] == algorithms
+  assert {run.seed for run in configs} == {0}
+  assert {run.export for run in configs} == {'none'}
+  assert compare.at_rounds_of(flags, 50) == [12, 25, 37]
+  assert flags.target_accuracy == 0.9
 
 
-def test_values_are_those_of_safl_train():
-  """A run's flags are what safl-train has with the same command."""
-  made = plan('--epsilon=0.4', '--experiment=mine', '--seeds=3,5')
-  assert made.runs[:2] == [('fedavg', 3), ('safl', 3)]
-  alone = training_flags.FLAGS
-  for name in alone:
-    alone[name].unparse()
-  alone(['safl-train', '--epsilon=0.4', '--seed=5', '--export=none'])
-  where = {'output_dir': 'runs/mine', 'experiment': 'safl_seed5'}
-  assert made.values('safl', 5) == training_flags.values() | where
+def test_runs_have_the_flags_of_safl_train():
+  """A run has the flags that safl-train has with the same command."""
+  configs = runs('--epsilon=0.4', '--experiment=mine', '--seeds=3,5')
+  order = [(run.algorithm, run.seed) for run in configs]
+  assert order[:2] == [('fedavg', 3), ('safl', 3)]
+  alone = programs.config(
+    '--epsilon=0.4',
+    '--seed=5',
+    '--export=none',
+    '--output_dir=runs/mine',
+    '--experiment=safl_seed5',
+  )
+  assert configs[order.index(('safl', 5))] == alone
 
 
 def test_help():
@@ -99,10 +108,10 @@ def test_help():
   out, err = process.communicate(timeout=60)
   assert (process.returncode, err) == (0, '')
   assert out.endswith('\n[]\n')
-  told = re.findall(r'^  --(?:\[no\])?(\w+): ', out, re.MULTILINE)
-  inherited = set(training_flags.FLAGS.own(training_flags.__name__))
+  names = re.findall(r'^  --(?:\[no\])?(\w+): ', out, re.MULTILINE)
+  inherited = programs.flag_names(run_config.RunConfig) | {'preset'}
   own = {'algorithms', 'seeds', 'at_rounds', 'target_accuracy'}
-  assert set(told) == inherited - {'algorithm', 'seed'} | own
-  assert set(compare_flags.FLAGS.own(compare_flags.__name__)) == own
-  assert training_flags.FLAGS['export'].default == 'both'
-  assert "\n    (default: 'none')\n" in out.split('--export: ')[1]
+  assert set(names) == inherited - {'algorithm', 'seed'} | own
+  assert len(names) == len(set(names))
+  export = out.split('  --export: ')[1].split('  --')[0]
+  assert '(default: none)' in export

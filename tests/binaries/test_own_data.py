@@ -139,8 +139,8 @@ def test_changed_files_are_refused(home, call, trained):
   outcome = call('evaluate', f'--model={run}')
   assert outcome.code == 2
   assert outcome.err == (
-    'safl-evaluate: --dataset=csv:flowers.csv: is not as it was in the run; '
-    '--dataset takes it as it is now\n'
+    'safl-evaluate: --dataset=csv:flowers.csv: has changed since the run; '
+    'give --dataset to use it nevertheless\n'
   )
   succeed(call('evaluate', f'--model={run}', '--dataset=csv:flowers.csv'))
 
@@ -292,7 +292,7 @@ def test_mistakes_seen_without_tensorflow(tmp_path):
     ),
     (
       '--dataset=npz:floats.npz --partition=client',
-      '--partition=client: floats does not tell who its examples come from',
+      '--partition=client: floats has no client names; choose',
     ),
   ],
 )

@@ -6,7 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from binaries import partition_flags, partitioning, training_flags
+from binaries.flags.data import Data
+from binaries.flags.partition import Partition
 from safl_tf.data import client_data, partition, registry
 from safl_tf.reporting import plots
 from safl_tf.training import metrics_log
@@ -64,7 +65,7 @@ def spread_by(path, dataset):
 def by_writers(dataset):
   """The data set with three people, of 10, 1000 and 2990 examples."""
   client = np.repeat(['one', 'some', 'most'], [10, 1000, 2990])
-  return dataclasses.replace(dataset, client=client)
+  return dataclasses.replace(dataset, client_ids=client)
 
 
 def test_files(call, tmp_path):
@@ -151,7 +152,7 @@ def test_clients(spread, sample, monkeypatch):
   for arguments, told in (
     (
       ['--num_clients=4'],
-      '--num_clients=4: must be 3 or left out: --partition=client has so many ',
+      '--num_clients=4: must be 3 or omitted: --partition=client has 3 ',
     ),
     (['--min_examples=3000'], '--min_examples=3000: no client has so many '),
   ):
@@ -176,11 +177,11 @@ BAD = [
   ),
   (
     '--partition=manifest:mnist.json',
-    '--partition=manifest:mnist.json: is made for --dataset=mnist, not mnist_s',
+    '--partition=manifest:mnist.json: is a partition of --dataset=mnist, ',
   ),
   (
     '--partition=manifest:good.json --num_clients=2',
-    '--num_clients=2: must be 1 or left out: --partition=manifest:good.json ',
+    '--num_clients=2: must be 1 or omitted: --partition=manifest:good.json ',
   ),
   ('--dirichlet_alpha=0', '--dirichlet_alpha=0.0: must be a number in [1e-09,'),
   ('--dirichlet_alpha=x', '--dirichlet_alpha=x: must be a number'),
@@ -194,11 +195,11 @@ BAD = [
 ONLY_HERE = [
   (
     '--partition=client',
-    '--partition=client: mnist_sample does not tell who its examples come from',
+    '--partition=client: mnist_sample has no client names; choose anoth',
   ),
   (
     '--partition=manifest:good.json',
-    '--partition=manifest:good.json: is made for other data: labels_sha256 is ',
+    '--partition=manifest:good.json: is for other data: labels_sha256 ',
   ),
   (
     '--partition=biased --max_labels=1',
@@ -210,7 +211,7 @@ ONLY_HERE = [
   ),
   (
     '--output_dir=notes.txt/a',
-    '--output_dir=notes.txt/a: notes.txt is not a f',
+    '--output_dir=notes.txt/a: notes.txt is not a w',
   ),
   ('--rounds=3', '--rounds=3: no such flag'),
 ]
@@ -278,25 +279,11 @@ def test_without_tensorflow(tmp_path, arguments):
   assert (process.returncode, err) == (0, '')
   if arguments == ['--help']:
     assert list(tmp_path.iterdir()) == []
-    for name in partition_flags.FLAGS.own(partition_flags.__name__):
-      assert f'\n  --{name}: ' in out
-    for name in ('dataset', 'data_dir', 'seed'):
+    names = programs.flag_names(Data) | programs.flag_names(Partition)
+    for name in (*names, 'preset', 'seed', 'output_dir'):
       assert f'\n  --{name}: ' in out
   else:
-    assert 'distance between shares' in out
-
-
-def test_flags_are_the_same_as_in_training():
-  theirs = training_flags.FLAGS
-  for name in partition_flags.FLAGS:
-    mine = partition_flags.FLAGS[name]
-    if name in theirs and name != 'output_dir':
-      assert (mine.default, mine.help) == (
-        theirs[name].default,
-        theirs[name].help,
-      )
-  shared = set(theirs) & set(partition_flags.FLAGS)
-  assert {'partition', 'dataset', *SETTINGS['biased'].split()} <= shared
+    assert 'total-variation distance' in out
 
 
 @pytest.fixture
@@ -348,13 +335,12 @@ def test_another_manifest_of_the_same_name(spread, train):
 def test_manifest_that_changes_while_a_program_starts(spread, sample):
   flags = ('--partition=shards', '--num_clients=3')
   _, path = spread(*flags)
-  given = {'partition': f'manifest:{path}', 'dataset': 'mnist_sample'}
-  given |= {'num_clients': None, 'mean_examples': None}
-  values = given | partitioning.complete(given)
-  assert partitioning.clients(values, sample)[0].num_clients == 3
+  given = Partition(partition=f'manifest:{path}')
+  resolved = given.resolve_partition('mnist_sample')
+  assert resolved.clients(sample, seed=0)[0].num_clients == 3
   spread(*flags, '--seed=1')
-  with pytest.raises(errors.InputError, match=r'json: was changed meanwhile$'):
-    partitioning.clients(values, sample)
+  with pytest.raises(errors.InputError, match=r'json: has changed meanwhile$'):
+    resolved.clients(sample, seed=0)
 
 
 def test_training_by_client(train, sample, monkeypatch):

@@ -1,9 +1,11 @@
+import dataclasses
 import re
 import shutil
 
 import pytest
 
-from binaries import building, common, reproduce_flags, running, train
+from binaries import program, reproduce, sweep
+from binaries.flags.data import Data
 from safl_tf.experiments.paper import experiments, plans
 from safl_tf.reporting import plots
 from safl_tf.training import metrics_log
@@ -34,7 +36,9 @@ def no_pictures(monkeypatch):
 @pytest.fixture
 def no_tensorflow(monkeypatch):
   """Whoever starts TensorFlow fails."""
-  monkeypatch.setattr(common, 'start_tensorflow', lambda: pytest.fail('starts'))
+  monkeypatch.setattr(
+    program, 'start_tensorflow', lambda: pytest.fail('starts')
+  )
 
 
 @pytest.fixture(scope='module')
@@ -87,7 +91,7 @@ def test_same_command_again(copied, call, no_tensorflow):
     (folder / name).unlink()
   outcome = call('reproduce', *command)
   assert outcome.code == 0
-  assert outcome.err == 'there is nothing left to run\n'
+  assert outcome.err == 'all runs are finished\n'
   assert programs.snapshot(folder).keys() == before.keys()
   assert (folder / 'report.md').read_bytes() == before[
     (folder / 'report.md').relative_to(folder)
@@ -120,7 +124,7 @@ def test_only_some_parts(copied, call):
   # The report tells of all that is there, wanted now or not.
   assert 'Finished runs: 4 of 5\n' in (folder / 'report.md').read_text()
   again = call('reproduce', *command, '--parts=safl')
-  assert again.err == 'there is nothing left to run\n'
+  assert again.err == 'all runs are finished\n'
 
 
 @pytest.fixture
@@ -169,16 +173,16 @@ def test_other_runs_of_another_experiment(file, old, new, beside, call):
 @pytest.mark.parametrize(
   'rounds, found', [(2, [1, 2]), (3, [1, 2, 3]), (4, None)]
 )
-def test_rounds_of_a_twin(rounds, found, beside):
+def test_rounds_of_an_equivalent_run(rounds, found, beside):
   first, _ = beside
   asked = job('uploads', 'smoke', f'--output_dir={first.parent}')
-  values = asked.values(*asked.runs[1]) | {'rounds': rounds}
-  assert running.history(values) is None
-  twin = running.twin(values)
-  assert (twin is None) == (found is None)
-  if twin is not None:
-    assert running.path_of(twin) == first / 'safl_seed0'
-    assert [row['round'] for row in running.history(twin)] == found
+  config = dataclasses.replace(asked.runs[1][1], rounds=rounds)
+  assert sweep.history(config) is None
+  other = sweep.find_finished(config)
+  assert (other is None) == (found is None)
+  if other is not None:
+    assert other.path == first / 'safl_seed0'
+    assert [row['round'] for row in sweep.history(other)] == found
 
 
 def test_changed_folder(copied, call, no_tensorflow):
@@ -203,34 +207,34 @@ class FakeRuns:
     self.missing = {}
     self.loaded = []
 
-  def load(self, values):
-    name = values['dataset']
+  def load(self, config):
+    name = config.dataset
     if name in self.missing:
       raise errors.InputError('dataset', name, self.missing[name])
     self.loaded.append(name)
     return name
 
-  def run(self, values, dataset):
-    assert dataset == values['dataset']
-    if values['experiment'] == 'safl_R0.5_seed1':
+  def run(self, config, dataset):
+    assert dataset == config.dataset
+    if config.experiment == 'safl_R0.5_seed1':
       raise KeyboardInterrupt
-    rounds = values['rounds']
-    self.histories[running.path_of(values)] = made.rows(
+    rounds = config.rounds
+    self.histories[config.path] = made.rows(
       made.ramp(max(rounds, 2), 0.1, 0.9)[:rounds]
     )
 
-  def history(self, values):
-    return self.histories.get(running.path_of(values))
+  def history(self, config):
+    return self.histories.get(config.path)
 
 
 @pytest.fixture
 def fake(monkeypatch):
   made_up = FakeRuns()
-  monkeypatch.setattr(building, 'load_data', made_up.load)
-  monkeypatch.setattr(running, 'run', made_up.run)
-  monkeypatch.setattr(running, 'history', made_up.history)
+  monkeypatch.setattr(Data, 'load', lambda config: made_up.load(config))
+  monkeypatch.setattr(sweep, 'run', made_up.run)
+  monkeypatch.setattr(sweep, 'history', made_up.history)
   monkeypatch.setattr(
-    running, 'is_complete', lambda values: made_up.history(values) is not None
+    sweep, 'is_complete', lambda config: made_up.history(config) is not None
   )
   return made_up
 
@@ -307,11 +311,8 @@ def test_several_seeds_and_a_stop(call, fake, tmp_path):
 
 
 def job(name, scale, *flags):
-  known = reproduce_flags.FLAGS
-  for flag in known:
-    known[flag].unparse()
-  known(['safl-reproduce', f'--experiment={name}', f'--scale={scale}', *flags])
-  (found,) = reproduce_flags.jobs()
+  given = (f'--experiment={name}', f'--scale={scale}', *flags)
+  (found,) = reproduce.jobs(programs.parse(reproduce.define, *given))
   return found
 
 
@@ -320,11 +321,11 @@ def job(name, scale, *flags):
 def test_flags_are_those_of_safl_train(name, scale, tmp_path):
   data, clips = f'--data_dir={tmp_path}', f'--speech_dir={tmp_path}'
   found = job(name, scale, '--seeds=7', data, clips)
-  for part, seed in found.runs:
-    values = found.values(part, seed)
+  for part, config in found.runs:
+    values = config.to_dict()
     assert values.items() >= part.flags.items()
     assert (values['seed'], values['export']) == (7, 'none')
-    assert train.folder_of(values).path == found.path / f'{part.name}_seed7'
+    assert config.path == found.path / f'{part.name}_seed7'
     speech = part.flags['dataset'] == 'speech_commands'
     assert values['data_dir'] == str(tmp_path)
     assert values['speech_dir'] == (str(tmp_path) if speech else None)
@@ -343,7 +344,7 @@ BAD = [
     '--seeds=a: must be a whole number in [0,',
   ),
   ('--experiment=uploads --seeds=-1', '--seeds=-1: must be a whole number in'),
-  ('--experiment=uploads --seeds=1,2,1', '--seeds=1,2,1: each must be there'),
+  ('--experiment=uploads --seeds=1,2,1', '--seeds=1,2,1: 1 must occur only'),
   (
     '--experiment=uploads --data_dir=no',
     '--data_dir=no: must be an existing folder',
@@ -354,7 +355,7 @@ BAD = [
   ),
   (
     '--experiment=uploads --output_dir=a_file',
-    '--output_dir=a_file/uploads_cpu/fedavg_seed0: a_file is not a folder one',
+    '--output_dir=a_file/uploads_cpu/fedavg_seed0: a_file is not a folder',
   ),
   (
     '--experiment=uploads --parts=safl,nu0.3',

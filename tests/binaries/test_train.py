@@ -5,13 +5,11 @@ import shutil
 import numpy as np
 import pytest
 
-from binaries import training_flags
+from binaries.flags import run_config
 from safl_tf.core import client_store
 from safl_tf.reporting import plots
 from safl_tf.training import checkpoint, export, metrics_log
 from tests.binaries import programs
-
-PRESETS = sorted((programs.ROOT / 'binaries' / 'presets').glob('*.flags'))
 
 
 def rows(run):
@@ -29,7 +27,7 @@ def newest(run):
   """The arrays of the newest checkpoint, the clients' among them."""
   start = client_store.ClientStore(lambda k: None)
   found = checkpoint.Checkpoints(run / 'checkpoints').restore_latest(start)
-  return {**found.arrays, **found.clients.to_arrays()}
+  return {**found.arrays, **found.client_models.to_arrays()}
 
 
 @pytest.fixture
@@ -57,7 +55,7 @@ def copied(finished, tmp_path):
 
 def test_what_a_run_leaves(finished):
   hparams = json.loads((finished / 'hparams.json').read_text())
-  names = set(training_flags.FLAGS.own(training_flags.__name__))
+  names = programs.flag_names(run_config.RunConfig)
   assert set(hparams['flags']) == names
   assert hparams['flags']['learning_rate'] == 0.01
   assert hparams['flags']['model'] == 'lenet5'
@@ -89,7 +87,9 @@ def test_same_command_again(copied, call):
   said = dict(line.split(maxsplit=1) for line in outcome.out.splitlines())
   assert said['files'] == str(run)
   assert said['uploads'] == '8 of 8'
-  assert said['moved'].startswith(f'{last["total_bytes_up"] / 1e6:.1f} MB up, ')
+  assert said['communication'].startswith(
+    f'{last["total_bytes_up"] / 1e6:.1f} MB up, '
+  )
   assert f'best accuracy  {best:.1%} (round ' in outcome.out
   assert f'last accuracy  {last["test_accuracy"]:.1%}\n' in outcome.out
   after = programs.snapshot(run)
@@ -112,7 +112,7 @@ def test_same_command_again(copied, call):
     (('--activation=relu',), '--experiment={0}: this folder was made with '),
     (
       ('--rounds=1',),
-      '--rounds=1: {0} has done 2 already; must be at least that, or choose ',
+      '--rounds=1: must be at least 2, as {0} has completed 2; or choose ',
     ),
   ],
 )
@@ -286,7 +286,7 @@ def test_export_that_fails(train, monkeypatch, error):
     outcome, run = train('--export=both')
   assert outcome.code == 1
   lines = outcome.err.splitlines()
-  assert lines[-1].startswith(f'safl-train: --export=both: {error}; all else ')
+  assert lines[-1].startswith(f'safl-train: --export=both: {error}; all other ')
   assert f'safl-export --run={run} tries again' in lines[-1]
   assert 'Traceback' not in outcome.err
   assert f'files          {run}\n' in outcome.out
@@ -305,37 +305,7 @@ def test_ctrl_c(train, monkeypatch):
   monkeypatch.setattr(loop, 'run', stop)
   outcome, _ = train()
   assert outcome.code == 130
-  assert outcome.err == 'safl-train: stopped; the same command goes on\n'
-
-
-@pytest.mark.parametrize('preset', PRESETS, ids=lambda path: path.stem)
-def test_presets(preset, monkeypatch):
-  flags = training_flags.FLAGS
-  for name in flags:
-    flags[name].unparse()
-  assert flags(['safl-train', f'--flagfile={preset}']) == ['safl-train']
-  values = training_flags.values()
-  name, _, size = preset.stem.rpartition('_')
-  if size.startswith('n'):
-    assert values['num_clients'] == int(size[1:])
-  elif size != 'small':
-    name = preset.stem
-    assert values['num_clients'] == 80
-  assert values['dataset'] == name
-  assert values['experiment'] == f'safl_{name}'
-  assert values['model'] == ('lenet5' if name == 'mnist' else 'light_vgg')
-  if size != 'small':
-    assert (values['rounds'], values['mean_examples']) == (100, 600)
-    assert (values['epsilon'], values['temperature']) == (0.3, 80)
-
-
-def test_there_are_presets():
-  datasets = ('mnist', 'fashion_mnist', 'cifar10', 'speech_commands')
-  small = {path.stem for path in PRESETS if path.stem.endswith('_small')}
-  assert small == {f'{name}_small' for name in datasets}
-  assert {*datasets[1:], 'mnist_n40', 'mnist_n80', 'mnist_n120'} < {
-    path.stem for path in PRESETS
-  }
+  assert outcome.err == 'safl-train: stopped; the same command resumes\n'
 
 
 def test_flagfile(train, tmp_path):
@@ -345,24 +315,6 @@ def test_flagfile(train, tmp_path):
   flags = json.loads((run / 'hparams.json').read_text())['flags']
   assert (flags['rounds'], flags['epsilon']) == (3, 0.6)
   assert len(rows(run)) == 3
-
-
-def test_help(tmp_path):
-  found = programs.call_light(
-    [('train', [flag], tmp_path) for flag in ('--help', '-h', '--helpfull')]
-    + [(program, ['--help'], tmp_path) for program in ('export', 'evaluate')]
-  )
-  assert all((code, err) == (0, '') for code, _, err in found)
-  whole, *same, export_help, evaluate_help = [out for _, out, _ in found]
-  assert same == [whole, whole]
-  for name in training_flags.FLAGS.own(training_flags.__name__):
-    assert f'\n  --{name}: ' in whole.replace('--[no]', '--')
-  letters = 'n R s T E B alpha H eps L nu m sigma^2'
-  for letter in letters.split():
-    assert f': [{letter}] ' in whole
-  assert '\n  --run: ' in export_help
-  assert '\n  --model: ' in evaluate_help
-  assert list(tmp_path.iterdir()) == []
 
 
 def test_reader_that_goes_away():

@@ -51,7 +51,7 @@ def figures(results: Results, paper: PaperNumbers) -> Charts:
 def _chart(
   title: str, curves: Sequence[plots.Curve], x: str = 'communication round'
 ) -> plots.Chart:
-  return plots.Chart(title, x, 'test accuracy (%)', curves, most=100.0)
+  return plots.Chart(title, x, 'test accuracy (%)', curves, y_max=100.0)
 
 
 def _by_round(results: Results) -> Charts:
@@ -150,7 +150,7 @@ def _uploads(results: Results, paper: PaperNumbers) -> Charts:
     'uploads': _chart(
       'Test accuracy by uploads', [*ours, *theirs], 'uploads in total'
     ),
-    'search': plots.Chart(title, 'ν', y, search, most=100.0),
+    'search': plots.Chart(title, 'ν', y, search, y_max=100.0),
   }
 
 
@@ -179,6 +179,6 @@ def _sensitivity(results: Results, paper: PaperNumbers) -> Charts:
       curves.append(_curve('in round 50 of the paper', theirs))
     y = "SAFL's lead (points)"
     charts[f'lead_by_{key}'] = plots.Chart(
-      f'Lead against {title}', x, y, curves, most=100.0, signed=True
+      f'Lead against {title}', x, y, curves, y_max=100.0, signed=True
     )
   return charts

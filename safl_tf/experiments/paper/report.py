@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 from safl_tf.experiments.paper import claims as claims_lib
 from safl_tf.experiments.paper import experiments, figures, plans, tables
 from safl_tf.experiments.paper import results as results_lib
-from safl_tf.reporting import comparison, plots
 from safl_tf.reporting import html as html_lib
+from safl_tf.reporting import plots
+from safl_tf.reporting import tables as tables_lib
 from safl_tf.util import atomic_io
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ _MARKDOWN: Mapping[str, Callable[[Any], str]] = {
   'heading': lambda text: f'## {text}',
   'note': str,
   'list': lambda texts: '\n'.join(f'- {text}' for text in texts),
-  'table': lambda lines: comparison.to_markdown(lines).rstrip(),
+  'table': lambda lines: tables_lib.to_markdown(lines).rstrip(),
   'charts': lambda charts: '\n\n'.join(
     f'![{chart.title}](figures/{name}.png)' for name, chart in charts.items()
   ),
@@ -92,7 +93,7 @@ def write(folder: pathlib.Path, results: results_lib.Results) -> str:
   atomic_io.write_text(folder / 'report.md', f'{text}\n')
   page = html_lib.page(title, (_HTML[kind](block) for kind, block in blocks))
   atomic_io.write_text(folder / 'report.html', page)
-  return '\n'.join(comparison.to_markdown(_lines(t)) for t in content.values())
+  return '\n'.join(tables_lib.to_markdown(_lines(t)) for t in content.values())
 
 
 def _introduction(

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from safl_tf.experiments.paper import plans
+from safl_tf.reporting import tables as tables_lib
 
 if TYPE_CHECKING:
   import pandas as pd
@@ -67,8 +68,7 @@ class Value(NamedTuple):
 
   def format(self, factor: float, digits: int) -> str:
     """Returns 'mean' or 'mean ± sd'."""
-    numbers = [self.mean] if self.sd is None else [self.mean, self.sd]
-    return ' ± '.join(f'{factor * x:,.{digits}f}' for x in numbers)
+    return tables_lib.format_mean_sd(self.mean, self.sd, digits, factor)
 
 
 class Runs(NamedTuple):

@@ -1,0 +1,1 @@
+"""Flag groups: a frozen dataclass for each topic."""

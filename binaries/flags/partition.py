@@ -1,0 +1,197 @@
+"""Flags of the partition of a data set into clients."""
+
+import contextlib
+import dataclasses
+import inspect
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Self
+
+from safl_tf.util import choices, errors, validation
+
+from .group import Group, integer, positive, real, text
+
+if TYPE_CHECKING:
+  from safl_tf.data import client_data
+  from safl_tf.data import dataset as dataset_lib
+  from safl_tf.data import partition as partition_lib
+
+_MANIFEST = 'manifest:'
+_MAX_LABELS = 7  # the paper's
+_SAMPLE_SIZES = {'num_clients': 20, 'mean_examples': 200.0}
+_PAPER_SIZES = {'num_clients': 80, 'mean_examples': 600.0}
+# Arguments of partitions whose flags have longer names.
+_FLAG_NAMES = {'alpha': 'dirichlet_alpha', 'sigma': 'quantity_sigma'}
+
+
+@dataclasses.dataclass(frozen=True)
+class Partition(Group, topic='partition'):
+  """The partition of the training examples into clients."""
+
+  partition: str = text(
+    'labels',
+    "labels (few labels per client, the paper's), iid, dirichlet (label "
+    'proportions drawn per client), shards (pieces of the data sorted by '
+    'label), quantity (iid with unequal sizes), client (by the source of each '
+    'example), biased (some clients with a single label) or manifest:FILE '
+    '(written by safl-partition).',
+  )
+  num_clients: int | None = integer(
+    None,
+    '[n] Number of clients; 20 for mnist_sample, else 80. client and manifest '
+    'determine it themselves and refuse another number.',
+  )
+  mean_examples: float | None = positive(
+    None,
+    '[m] labels, iid, dirichlet and biased: mean number of examples per '
+    'client; 200 for mnist_sample, else 600.',
+  )
+  variance_examples: float = real(
+    100.0,
+    '[sigma^2] labels, iid, dirichlet and biased: variance of the number of '
+    'examples per client.',
+  )
+  max_labels: int | None = integer(
+    None,
+    'labels and biased: maximum number of labels per client; '
+    f'{_MAX_LABELS}, or all labels of data files with fewer.',
+  )
+  dirichlet_alpha: float = real(
+    0.5,
+    'dirichlet: concentration; a small value gives each client few labels.',
+    1e-9,
+    1e9,
+  )
+  shards_per_client: int = integer(2, 'shards: pieces per client.')
+  quantity_sigma: float = real(
+    1.0, 'quantity: standard deviation of the logarithms of sizes.', 0, 100
+  )
+  biased_fraction: float = real(
+    0.5, 'biased: fraction of clients with a single label.', 0, 1
+  )
+  biased_label: int | None = integer(
+    None, 'biased: that label; drawn per client if not given.', 0
+  )
+  min_examples: int = integer(
+    1, 'client: minimum number of examples; smaller clients are left out.'
+  )
+  partition_sha256: str | None = None
+
+  def resolve_partition(self, dataset: str) -> Self:
+    """Checks the flags; fills in defaults that depend on the data set.
+
+    Args:
+      dataset: the flag --dataset.
+
+    Returns:
+      The group with sizes, and with the digest of a manifest. `num_clients`
+      stays None if only the data determine it.
+    """
+    sizes = _SAMPLE_SIZES if dataset == 'mnist_sample' else _PAPER_SIZES
+    values: dict[str, Any] = {
+      name: size for name, size in sizes.items() if getattr(self, name) is None
+    }
+    if self.max_labels is None and dataset in choices.DATASETS:
+      values['max_labels'] = _MAX_LABELS
+    if self.partition.startswith(_MANIFEST):
+      path = os.path.expanduser(self.partition.removeprefix(_MANIFEST))
+      manifest = _read(path)
+      named = {manifest.dataset, dataset} <= set(choices.DATASETS)
+      if named and manifest.dataset != dataset:
+        raise errors.InputError(
+          'partition',
+          _MANIFEST + path,
+          f'is a partition of --dataset={manifest.dataset}, not {dataset}',
+        )
+      self._check_num_clients(len(manifest.client_ids))
+      values |= {
+        'partition': _MANIFEST + path,
+        'num_clients': len(manifest.client_ids),
+        'partition_sha256': manifest.sha256,
+      }
+    else:
+      names = [*choices.PARTITIONS, f'{_MANIFEST}FILE']
+      validation.choice('partition', self.partition, names)
+      if self.partition == 'client':
+        values.pop('num_clients', None)
+    return dataclasses.replace(self, **values)
+
+  def clients(
+    self, dataset: 'dataset_lib.Dataset', seed: int
+  ) -> tuple['client_data.ClientData', dict[str, Any]]:
+    """Partitions a data set.
+
+    Returns:
+      The clients, and the flags that determine them.
+    """
+    from safl_tf.data import client_data
+
+    function, used_flags = self._build(dataset, seed)
+    with _as_flag(self.partition):
+      clients = client_data.ClientData.from_arrays(
+        dataset.x_train,
+        dataset.y_train,
+        function,
+        num_classes=dataset.num_classes,
+      )
+    self._check_num_clients(clients.num_clients)
+    return clients, used_flags
+
+  def _build(
+    self, dataset: 'dataset_lib.Dataset', seed: int
+  ) -> tuple['partition_lib.Partition', dict[str, Any]]:
+    from safl_tf.data import partition as partition_lib
+
+    name = self.partition
+    if name.startswith(_MANIFEST):
+      manifest = _read(name.removeprefix(_MANIFEST))
+      if manifest.sha256 != self.partition_sha256:
+        raise errors.InputError('partition', name, 'has changed meanwhile')
+      return manifest, dict(manifest.settings)
+    if name == 'client':
+      if dataset.client_ids is None:
+        raise errors.InputError(
+          'partition',
+          name,
+          f'{dataset.name} has no client names; choose another partition',
+        )
+      function = partition_lib.by_client(dataset.client_ids, self.min_examples)
+      return function, {'partition': name, 'min_examples': self.min_examples}
+    values = {**dataclasses.asdict(self), 'seed': seed}
+    if self.max_labels is None:
+      values['max_labels'] = min(_MAX_LABELS, dataset.num_classes)
+    factory = getattr(partition_lib, 'by_labels' if name == 'labels' else name)
+    flags = {
+      argument: _FLAG_NAMES.get(argument, argument)
+      for argument in inspect.signature(factory).parameters
+    }
+    function = factory(**{a: values[flag] for a, flag in flags.items()})
+    used_flags = {flag: values[flag] for flag in flags.values()}
+    return function, {'partition': name, **used_flags}
+
+  def _check_num_clients(self, number: int) -> None:
+    if self.num_clients not in (None, number):
+      raise errors.InputError(
+        'num_clients',
+        self.num_clients,
+        f'must be {number} or omitted: --partition={self.partition} has '
+        f'{number} clients',
+      )
+
+
+def _read(path: str) -> 'partition_lib.Manifest':
+  from safl_tf.data import partition as partition_lib
+
+  with _as_flag(_MANIFEST + path):
+    return partition_lib.from_manifest(path)
+
+
+@contextlib.contextmanager
+def _as_flag(value: str) -> Iterator[None]:
+  """Turns errors about a manifest's path into errors about --partition."""
+  try:
+    yield
+  except errors.InputError as error:
+    if error.argument != 'path':
+      raise
+    raise errors.InputError('partition', value, error.hint) from error

@@ -1,0 +1,166 @@
+"""The configuration of a training run: all flag groups together."""
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+from absl import flags as absl_flags
+
+from safl_tf.data.files import spec
+from safl_tf.util import choices, errors
+
+from . import data, group, partition, presets, training
+from .group import Group, boolean, choice, integer, real, text
+
+if TYPE_CHECKING:
+  from safl_tf.training import run_directory
+
+_DIGESTS = ('data_sha256', 'model_sha256', 'partition_sha256')
+
+
+@dataclasses.dataclass(frozen=True)
+class Run(Group, topic='run'):
+  """The rounds, files and seed of a run."""
+
+  rounds: int = integer(
+    None, '[T] Communication rounds; 50 for mnist_sample, else 100.'
+  )
+  seed: int = group.seed()
+  output_dir: str = text('runs', 'Folder that contains the runs.')
+  experiment: str = text(
+    None, 'Name of the run; ALGORITHM_DATASET if not given.'
+  )
+  eval_every: int = integer(1, 'Rounds between evaluations.')
+  checkpoint_every: int = integer(5, 'Rounds between checkpoints.')
+  keep_checkpoints: int = integer(2, 'Number of checkpoints to keep.')
+  stop_at_accuracy: float | None = real(
+    None, 'Test accuracy at which training stops.', 0, 1
+  )
+  client_table: bool = boolean(
+    False,
+    "Write clients.csv: the accuracy of each client's own model and of the "
+    'global model on the data of each client.',
+  )
+  export: str = choice(
+    'both', choices.EXPORTS, 'Formats to export the global model in.'
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Hardware(Group, topic='hardware'):
+  """The execution of clients on hardware; results do not depend on it."""
+
+  executor: str = choice(
+    'auto',
+    choices.EXECUTORS,
+    'Execution of the clients of a round; auto is threads on a CPU and '
+    'vectorized on GPUs. All give the same results.',
+  )
+  stack: int | None = integer(
+    None,
+    'vectorized: number of clients per stack; determined by the available '
+    'memory if not given.',
+  )
+  client_store: str = choice(
+    'ram',
+    choices.CLIENT_STORES,
+    'Location of client models between rounds; mmap is a temporary file in '
+    'the folder of the run, for models that exceed the memory.',
+  )
+  jit_compile: str = choice(
+    'auto', choices.JIT_COMPILES, 'Whether to compile training with XLA.'
+  )
+  device: str = text('auto', 'auto, cpu, gpu (all GPUs) or one, such as gpu:1.')
+  mixed_precision: str = choice(
+    'none', choices.MIXED_PRECISIONS, 'Compute precision of built-in models.'
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig(
+  data.Data,
+  partition.Partition,
+  training.Model,
+  training.Algorithm,
+  training.LocalTraining,
+  training.Aggregation,
+  training.Attack,
+  Run,
+  Hardware,
+):
+  """All settings of a training run."""
+
+  @classmethod
+  def define(
+    cls, flags: absl_flags.FlagValues, omit: Collection[str] = ()
+  ) -> None:
+    """Adds all flags of a run, grouped by topic, and --preset."""
+    for base in cls.__bases__:
+      assert issubclass(base, Group)
+      if base is Run:
+        presets.define(flags)
+      base.define(flags, omit)
+
+  @classmethod
+  def get(cls, flags: absl_flags.FlagValues, **values: Any) -> Self:
+    """Returns a checked configuration with all defaults filled in.
+
+    Args:
+      flags: the parsed flags.
+      **values: values that replace those of flags.
+
+    Raises:
+      InputError: flags contradict each other or name missing files.
+    """
+    config = super().get(flags, **values).resolve_data()
+    dataset = config.dataset
+    config = config.resolve_partition(dataset)
+    config = config.resolve_selection(config.num_clients)
+    config = config.resolve_model(dataset, config.mixed_precision)
+    name, rounds = config.experiment, config.rounds
+    if name is None:
+      name = f'{config.algorithm}_{spec.short_name(dataset)}'
+    if name in ('', '.', '..') or '/' in name or '\\' in name:
+      raise errors.InputError(
+        'experiment', name, 'must be the name of a folder, not a path'
+      )
+    if rounds is None:
+      rounds = 50 if dataset == 'mnist_sample' else 100
+    return dataclasses.replace(
+      config,
+      experiment=name,
+      rounds=rounds,
+      output_dir=os.path.expanduser(config.output_dir),
+    )
+
+  @classmethod
+  def parse(cls, given: Mapping[str, Any], **values: Any) -> Self:
+    """Returns the configuration of safl-train with these flags, by name."""
+    flags = absl_flags.FlagValues()
+    cls.define(flags)
+    flags(['safl-train', *(f'--{name}={v}' for name, v in given.items())])
+    return cls.get(flags, **values)
+
+  @property
+  def path(self) -> pathlib.Path:
+    """The folder of the run."""
+    return pathlib.Path(self.output_dir, self.experiment)
+
+  def to_dict(self) -> dict[str, Any]:
+    """Returns all flags by name: the identity of a run in hparams.json."""
+    values = dataclasses.asdict(self)
+    return {
+      name: value
+      for name, value in values.items()
+      if value is not None or name not in _DIGESTS
+    }
+
+  def directory(self) -> 'run_directory.RunDirectory':
+    """Returns the folder of the run without creating it."""
+    from safl_tf.training import run_directory
+
+    return run_directory.RunDirectory(
+      self.path, self.to_dict(), self.keep_checkpoints
+    )

@@ -1,0 +1,230 @@
+"""Flags of models, algorithms, local training, aggregation and attacks."""
+
+import dataclasses
+import hashlib
+import math
+import os
+import pathlib
+import zipfile
+from typing import Self
+
+from safl_tf.util import choices, errors, validation
+
+from .group import Group, boolean, choice, integer, positive, real, text
+
+
+@dataclasses.dataclass(frozen=True)
+class Model(Group, topic='model'):
+  """The model and its initial weights."""
+
+  model: str = text(
+    'auto',
+    'lenet5, light_vgg or the path of a .keras file; auto is lenet5 for digits '
+    'and light_vgg for other data, as in the paper.',
+  )
+  activation: str | None = text(
+    None,
+    'Activation of the hidden layers of a built-in model; tanh in lenet5 and '
+    'relu in light_vgg if not given.',
+  )
+  init: str = choice(
+    'per_client',
+    choices.INITS,
+    'Whether clients start from initial models of their own or from a shared '
+    'one (with the weights of a .keras file).',
+  )
+  model_sha256: str | None = None
+
+  def resolve_model(self, dataset: str, mixed_precision: str) -> Self:
+    """Resolves `auto`; checks the path of a .keras file and adds its digest."""
+    name = os.path.expanduser(self.model)
+    if name == 'auto':
+      digits = dataset in ('mnist_sample', 'mnist')
+      name = 'lenet5' if digits else 'light_vgg'
+    if not name.endswith('.keras'):
+      validation.choice('model', name, ['auto', *choices.MODELS, 'FILE.keras'])
+      return dataclasses.replace(self, model=name)
+    check_keras_file(name)
+    for flag, value, unset in (
+      ('activation', self.activation, None),
+      ('mixed_precision', mixed_precision, 'none'),
+    ):
+      if value != unset:
+        raise errors.InputError(
+          flag, value, f'applies to built-in models only, not to {name}'
+        )
+    digest = hashlib.sha256(pathlib.Path(name).read_bytes()).hexdigest()
+    return dataclasses.replace(self, model=name, model_sha256=digest)
+
+
+@dataclasses.dataclass(frozen=True)
+class Algorithm(Group, topic='algorithm'):
+  """The federated algorithm: selection, mixing and gate."""
+
+  algorithm: str = choice(
+    'safl', choices.ALGORITHMS, 'The federated algorithm.'
+  )
+  fraction: float | None = positive(
+    None, '[R] Fraction of the clients selected in a round; 1 if not given.', 1
+  )
+  clients_per_round: int | None = integer(
+    None, '[s] Number of clients selected in a round, instead of R.'
+  )
+  epsilon: float = real(
+    0.3, '[eps] Weight of the global model in elements kept local.', 0, 1
+  )
+  temperature: float = positive(80.0, '[L] Temperature in p = exp(-t/L).')
+  anneal_clock: str = choice(
+    'round', choices.ANNEAL_CLOCKS, '[t] Unit of t in p = exp(-t/L).'
+  )
+  mix_granularity: str = choice(
+    'element',
+    choices.MIX_GRANULARITIES,
+    '[u] Whether u is drawn per element or once per model.',
+  )
+  nu: float = positive(0.5, '[nu] extended_safl: scale in q = exp(-Delta/nu).')
+  holdout: float | None = positive(
+    None,
+    '[h] extended_safl: fraction of the examples of a client reserved for '
+    'measuring h; h is measured on the training examples if not given.',
+    0.9,
+  )
+
+  def resolve_selection(self, num_clients: int | None) -> Self:
+    """Checks the number of selected clients, if the total is known."""
+    s = self.clients_per_round
+    if s is not None and self.fraction is not None:
+      raise errors.InputError(
+        'clients_per_round',
+        s,
+        f'contradicts --fraction={self.fraction:g}; give one of them',
+      )
+    if s is not None and num_clients is not None and s > num_clients:
+      raise errors.InputError(
+        'clients_per_round',
+        s,
+        f'must be at most the number of clients, {num_clients}',
+      )
+    fraction = 1.0 if self.fraction is None else self.fraction
+    return dataclasses.replace(self, fraction=fraction)
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalTraining(Group, topic='local training'):
+  """The training of a client within a round."""
+
+  local_epochs: int = integer(3, '[E] Local epochs per round.')
+  batch_size: int = integer(50, '[B] Examples per batch.')
+  learning_rate: float = positive(0.002, '[alpha] Learning rate.')
+  optimizer: str = choice(
+    'sgd', choices.OPTIMIZERS, 'Optimizer of the clients, reset every round.'
+  )
+  loss: str = choice(
+    'categorical',
+    choices.LOSSES,
+    "[H] Categorical cross-entropy, or the paper's two-term cross-entropy.",
+  )
+  loss_reduction: str = choice(
+    'sum',
+    choices.LOSS_REDUCTIONS,
+    'Reduction of the losses of the examples in a batch.',
+  )
+  proximal_mu: float = real(
+    0.0, "[mu] Weight of FedProx's proximal term mu/2 |w - z|^2."
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Aggregation(Group, topic='aggregation'):
+  """The aggregation of uploads on the server."""
+
+  aggregator: str = choice(
+    'auto',
+    choices.AGGREGATORS,
+    "Aggregation rule; auto is the algorithm's own.",
+  )
+  trim_fraction: float = real(
+    0.2, 'trimmed_mean: fraction removed at each end.', 0, 0.499
+  )
+  num_byzantine: int | None = integer(
+    None,
+    '[f] krum and multi_krum: number of Byzantine uploads to tolerate; the '
+    'maximum, (r - 3) / 2 of r uploads, if not given.',
+    0,
+  )
+  num_selected: int | None = integer(
+    None, 'multi_krum: number of uploads to average; r - f if not given.'
+  )
+  ida_reference: str = choice(
+    'mean',
+    choices.IDA_REFERENCES,
+    'ida: model that distances are measured from, the plain or the '
+    'size-weighted mean of the uploads.',
+  )
+  ida_norm: str = choice('l2', choices.IDA_NORMS, 'ida: norm of distances.')
+  astw_base: float = real(
+    math.e / 2, 'astw: factor by which an upload loses weight per round.', 1
+  )
+  astw_layerwise: bool | None = boolean(
+    None,
+    'astw: exchange deep layers in every third round only; on in astw and off '
+    'in astw_safl if not given.',
+  )
+  fedma_matching: str = choice(
+    'hungarian',
+    choices.FEDMA_MATCHINGS,
+    'fedma: matching of units; bbp may widen layers.',
+  )
+  fedma_schedule: str = choice(
+    'layerwise',
+    choices.FEDMA_SCHEDULES,
+    'fedma: match one layer per round or all at once.',
+  )
+  fedma_average: str = choice(
+    'mean',
+    choices.FEDMA_AVERAGES,
+    'fedma: average of matched units; map shrinks the mean to its prior.',
+  )
+  fedma_gamma: float = positive(
+    7.0, 'fedma with bbp: concentration; a larger value adds more units.'
+  )
+  server_optimizer: str = choice(
+    'none',
+    ('none', *choices.SERVER_OPTIMIZERS),
+    'Optimizer that treats the change of the global model as a gradient.',
+  )
+  server_learning_rate: float | None = positive(
+    None, 'Learning rate of the server; 1 for sgd and momentum, else 0.01.'
+  )
+  server_beta_1: float = real(0.9, 'Momentum of the server optimizer.', 0, 1)
+  server_beta_2: float = real(
+    0.99, 'Second-moment decay of the server optimizer.', 0, 1
+  )
+  server_tau: float = positive(
+    1e-3, 'Adaptivity of the server optimizer; a larger value adapts less.'
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Attack(Group, topic='attack'):
+  """Malicious clients."""
+
+  attack: str = choice(
+    'none', choices.ATTACKS, 'Behaviour of malicious clients.'
+  )
+  attack_fraction: float = real(
+    0.2, 'Fraction of the clients that are malicious.', 0, 1
+  )
+  attack_strength: float = real(
+    1.0, 'Factor of sign_flip and scale, standard deviation of noise.'
+  )
+
+
+def check_keras_file(path: str) -> None:
+  """Refuses a path that cannot be a .keras file, without importing Keras."""
+  if not os.path.isfile(path):
+    raise errors.InputError('model', path, 'there is no such file')
+  if not zipfile.is_zipfile(path):
+    raise errors.InputError(
+      'model', path, 'must be a .keras file saved by Keras 3'
+    )

@@ -1,0 +1,84 @@
+"""Runs of a program that trains several: their state and their training."""
+
+import dataclasses
+import pathlib
+from typing import TYPE_CHECKING, Any
+
+from safl_tf.util import errors
+
+from . import train
+from .flags.run_config import RunConfig
+
+if TYPE_CHECKING:
+  from safl_tf.data import dataset as dataset_lib
+
+
+def history(config: RunConfig) -> list[dict[str, Any]] | None:
+  """Returns the rows of a run's rounds, or None if the run is not finished."""
+  from safl_tf.training import checkpoint, metrics_log
+
+  saved = checkpoint.Checkpoints(config.path / 'checkpoints')
+  done = max(saved.rounds(), default=0)
+  try:
+    rows = metrics_log.read_csv(config.path / 'metrics.csv')
+  except (OSError, errors.InputError):
+    return None
+  if not rows or rows[-1]['round'] != done:
+    return None
+  rounds, stop = config.rounds, config.stop_at_accuracy
+  stopped = stop is not None and any(
+    row['test_accuracy'] is not None and row['test_accuracy'] >= stop
+    for row in rows
+  )
+  if not stopped and done < rounds:
+    return None
+  return [row for row in rows if row['round'] <= rounds]
+
+
+def find_finished(config: RunConfig) -> RunConfig | None:
+  """Returns a finished run with these flags, here or beside `output_dir`.
+
+  Returns:
+    The configuration with the location of the run, or None if there is none.
+  """
+  from safl_tf.training import metrics_log
+
+  if history(config) is not None:
+    return config
+  directory = config.directory()
+  beside = pathlib.Path(config.output_dir).parent
+  for path in sorted(beside.glob(f'*/*_seed{config.seed}/hparams.json')):
+    try:
+      hparams = metrics_log.read_hparams(path.parent)
+    except (OSError, errors.InputError):
+      continue
+    if hparams and not directory.changed(hparams['flags']):
+      run = dataclasses.replace(
+        config, output_dir=str(path.parents[1]), experiment=path.parent.name
+      )
+      if history(run) is not None:
+        return run
+  return None
+
+
+def is_complete(config: RunConfig) -> bool:
+  """Returns whether a run has left all its files.
+
+  Exports and client tables are left to `run`, which skips finished work.
+  """
+  if history(config) is None or config.client_table or config.export != 'none':
+    return False
+  plot = config.path / 'plots' / 'partition.png'
+  metrics = config.path / 'metrics.csv'
+  return plot.exists() and plot.stat().st_mtime >= metrics.stat().st_mtime
+
+
+def run(config: RunConfig, dataset: 'dataset_lib.Dataset') -> str | None:
+  """Trains or resumes a run; returns the error of its export, if any."""
+  import keras
+
+  from . import factories
+
+  keras.backend.clear_session()  # gives layers the same names in every run
+  trainer = factories.build_process(config, dataset)
+  return train.train(config, trainer, dataset)[1]
