@@ -6,8 +6,7 @@ import pytest
 
 from binaries import program, reproduce, sweep
 from binaries.flags.data import Data
-from safl_tf.experiments.paper import experiments
-from safl_tf.experiments.paper import runs as runs_lib
+from safl_tf.experiments.paper import experiments, plans
 from safl_tf.reporting import plots
 from safl_tf.training import metrics_log
 from safl_tf.util import errors
@@ -61,7 +60,8 @@ def copied(done, tmp_path):
 
 def test_what_it_leaves(done):
   runs = {f'{name}_seed0' for name in PARTS}
-  files = {'report.md', 'report.html', 'values.csv', 'figures', '.lock'}
+  files = {'report.md', 'report.html', 'values.csv', 'claims.csv'}
+  files |= {'figures', '.lock'}
   assert {path.name for path in done.iterdir()} == runs | files
   for name in runs:
     rows = metrics_log.read_csv(done / name / 'metrics.csv')
@@ -74,18 +74,20 @@ def test_what_it_leaves(done):
 
 def test_what_one_reads(done):
   text = (done / 'report.md').read_text()
-  assert 'Scale smoke. Seed 0. 5 of 5 runs are finished' in text
+  assert '\n- Scale: smoke\n- Seeds: 0\n- Finished runs: 5 of 5\n' in text
   rows = metrics_log.read_csv(done / 'safl_seed0' / 'metrics.csv')
   sent = sum(row['uploaded'] for row in rows)
   last = f'{100 * rows[-1]["test_accuracy"]:.1f}'
-  line = re.search(r'\| up to round 3 for 80 .*', text).group()
-  assert [cell.strip() for cell in line.split('|')][4:6] == [str(sent), last]
+  line = re.search(r'\| round 80 .*', text).group()
+  assert [cell.strip().split()[0] for cell in line.split('|')[6:8]] == [
+    *(str(sent), last)
+  ]
 
 
 def test_same_command_again(copied, call, no_tensorflow):
   folder, command = copied
   before = programs.snapshot(folder)
-  for name in ('report.md', 'report.html', 'values.csv'):
+  for name in ('report.md', 'report.html', 'values.csv', 'claims.csv'):
     (folder / name).unlink()
   outcome = call('reproduce', *command)
   assert outcome.code == 0
@@ -120,7 +122,7 @@ def test_only_some_parts(copied, call):
   assert told == ['part 2 of 5: safl, seed 0; about 6 s left']
   assert not (folder / 'fedavg_seed0').exists()
   # The report tells of all that is there, wanted now or not.
-  assert '4 of 5 runs are finished' in (folder / 'report.md').read_text()
+  assert 'Finished runs: 4 of 5\n' in (folder / 'report.md').read_text()
   again = call('reproduce', *command, '--parts=safl')
   assert again.err == 'all runs are finished\n'
 
@@ -141,8 +143,8 @@ def test_runs_of_another_experiment(beside, call, no_tensorflow):
   assert not list(folder.glob('*_seed0'))
   text = (folder / 'report.md').read_text()
   shared = ', '.join(f'first/{name}_seed0' for name in PARTS)
-  assert f'Runs shared with other experiments: {shared}.\n' in text
-  (same,) = re.findall(r'(?s)(\n## Total uploads.*)', text)
+  assert f'Runs shared with other experiments: {shared}\n' in text
+  (same,) = re.findall(r'(?s)(\n## Table VI: ours.*)', text)
   assert same in (first / 'report.md').read_text()
 
 
@@ -255,7 +257,7 @@ def test_missing_data_of_a_row(call, fake, tmp_path):
   assert len(fake.histories) == 6
   assert fake.loaded == ['mnist', 'fashion_mnist']
   text = (tmp_path / 'early_accuracy_cpu' / 'report.md').read_text()
-  assert 'CIFAR-10 is left out: dataset=cifar10: is not there.\n' in text
+  assert 'CIFAR-10 is left out: dataset=cifar10: is not there\n' in text
   assert '| Fashion-MNIST, round 50' in text and '| CIFAR' not in text
   # The same again: what is there is told, though nothing can be added.
   outcome = call('reproduce', '--experiment=early_accuracy', where)
@@ -300,7 +302,7 @@ def test_several_seeds_and_a_stop(call, fake, tmp_path):
   outcome = call('reproduce', *command, '--scale=smoke', '--seeds=0,1')
   assert outcome.code == 130
   text = (tmp_path / 'fraction_smoke' / 'report.md').read_text()
-  assert 'Seeds 0, 1. 9 of 12 runs are finished' in text
+  assert '\n- Seeds: 0, 1\n- Finished runs: 9 of 12\n' in text
   assert re.search(r'\| FedAvg, R = 0.3 .* ± ', text)
   assert not re.search(r'\| SAFL, R = 0.7 .* ± ', text)
   told = re.findall('^part (.*); about .* left$', outcome.err, re.MULTILINE)
@@ -314,7 +316,7 @@ def job(name, scale, *flags):
   return found
 
 
-@pytest.mark.parametrize('scale', runs_lib.SCALES)
+@pytest.mark.parametrize('scale', plans.SCALES)
 @pytest.mark.parametrize('name', NAMES)
 def test_flags_are_those_of_safl_train(name, scale, tmp_path):
   data, clips = f'--data_dir={tmp_path}', f'--speech_dir={tmp_path}'
@@ -353,7 +355,7 @@ BAD = [
   ),
   (
     '--experiment=uploads --output_dir=a_file',
-    '--output_dir=a_file/uploads_cpu/fedavg_seed0: a_file is not a folder one',
+    '--output_dir=a_file/uploads_cpu/fedavg_seed0: a_file is not a folder',
   ),
   (
     '--experiment=uploads --parts=safl,nu0.3',
@@ -393,8 +395,8 @@ def test_without_tensorflow(flag):
   if flag == '--list':
     lines = out.splitlines()
     assert lines[0].split() == [
-      *('experiment', 'in', 'the', 'paper', 'what', 'it', 'shows'),
-      *runs_lib.SCALES,
+      *('experiment', 'in', 'the', 'paper', 'title'),
+      *plans.SCALES,
     ]
     assert re.fullmatch(
       r'uploads +Table VI +Uploads .* \d+ min +\d+ s', lines[7]
