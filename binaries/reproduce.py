@@ -186,6 +186,7 @@ def _reproduce(job: Job) -> None:
   else:
     logging.info('all runs are finished')
   print(tables or _write(job, sources, unavailable))
+  print(f'page  {job.path / "report.html"}\n')
 
 
 def _load(

@@ -58,7 +58,7 @@ def newest(run):
   """The round and all arrays of the newest checkpoint."""
   start = client_store.ClientStore(lambda k: None)
   found = checkpoint.Checkpoints(run / 'checkpoints').restore_latest(start)
-  return found.round_number, {**found.arrays, **found.clients.to_arrays()}
+  return found.round_number, {**found.arrays, **found.client_models.to_arrays()}
 
 
 def check_equal(run, reference):

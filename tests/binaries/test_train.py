@@ -27,7 +27,7 @@ def newest(run):
   """The arrays of the newest checkpoint, the clients' among them."""
   start = client_store.ClientStore(lambda k: None)
   found = checkpoint.Checkpoints(run / 'checkpoints').restore_latest(start)
-  return {**found.arrays, **found.clients.to_arrays()}
+  return {**found.arrays, **found.client_models.to_arrays()}
 
 
 @pytest.fixture
