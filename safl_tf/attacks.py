@@ -1,9 +1,9 @@
-"""Clients that harm: with bad data, or with bad uploads.
+"""Attacks by malicious clients: on their data or on their uploads.
 
-The paper's introduction names the threat: a client whose data are biased (one
-label only) spoils the average. The others are the usual ones that robust
-aggregators are measured against. An attack acts on some clients, which a seed
-chooses; they stay the same for the whole run.
+The paper's introduction names the first: a client with biased data (one label
+only) degrades the average. The others are the usual ones that robust
+aggregators are tested against. A seed chooses the malicious clients, which stay
+the same for the whole run.
 """
 
 import dataclasses
@@ -17,23 +17,23 @@ from safl_tf.core import seeds
 from safl_tf.data import arrays, client_data
 from safl_tf.util import choices, errors, validation
 
-DATA = ('one_label', 'label_flip')  # the others are on uploads
+DATA = ('one_label', 'label_flip')  # the other attacks corrupt uploads
 
 
 @dataclasses.dataclass(frozen=True)
 class Attack:
-  """What some of the clients do.
+  """An attack by some of the clients.
 
   Attributes:
     kind: 'one_label': a malicious client holds as many examples as before, all
       of one of its labels (the paper's second group of clients). 'label_flip':
-      its label c is C-1-c. 'sign_flip': it uploads w - λ·(z - w) in place of
-      its model z, where w is the global model, or what it started from if
-      there is none. 'scale': w + λ·(z - w). 'noise': z plus Gaussian noise of
-      standard deviation λ. 'nonfinite': its training fails; it uploads NaN.
-    fraction: the share of clients that are malicious, rounded to whole ones.
+      label c becomes C-1-c. 'sign_flip': it uploads w - λ·(z - w) instead of
+      its model z, where w is the global model, or the client's start if there
+      is none. 'scale': w + λ·(z - w). 'noise': z plus Gaussian noise of
+      standard deviation λ. 'nonfinite': NaN, as if training had diverged.
+    fraction: the share of malicious clients, rounded to a whole number.
     strength: λ.
-    seed: chooses the clients, and their data.
+    seed: draws the clients and their data.
   """
 
   kind: str
@@ -53,27 +53,26 @@ class Attack:
 
   @property
   def corrupts_uploads(self) -> bool:
-    """Whether it is uploads that are spoiled, not data."""
+    """Whether the attack is on uploads, not on data."""
     return self.kind not in DATA
 
   def check(self, algorithm: algorithm_lib.Algorithm) -> None:
-    """Refuses an attack on uploads where there are none of the kind."""
+    """Refuses an attack on uploads if the algorithm has no uploads."""
     if self.corrupts_uploads and not algorithm.communicates:
       raise errors.InputError(
         'attack',
         self.kind,
-        'nothing is uploaded in this algorithm; it can be attacked by '
-        f'{" or ".join(DATA)}',
+        f'this algorithm has no uploads; use {" or ".join(DATA)}',
       )
 
   def choose(self, n: int) -> np.ndarray:
-    """The malicious ones among n clients, sorted."""
+    """Returns the malicious ones among n clients, sorted."""
     rng = seeds.generator(self.seed, seeds.Role.ATTACK)
     count = round(self.fraction * n)
     return np.sort(rng.choice(n, count, replace=False, shuffle=False))
 
   def poison(self, clients: client_data.ClientData) -> client_data.ClientData:
-    """The data with what malicious clients hold instead."""
+    """Returns the data with what malicious clients hold instead."""
     if self.corrupts_uploads:
       return clients
     malicious = self.choose(clients.num_clients).tolist()
@@ -83,13 +82,13 @@ class Attack:
   def corrupt(
     self, t: int, k: int, z: np.ndarray, start: np.ndarray
   ) -> np.ndarray:
-    """What malicious client k uploads in round t.
+    """Returns what malicious client k uploads in round t.
 
     Args:
       t: the round.
       k: the client.
-      z: the model it trained.
-      start: the global model, or what the client started from.
+      z: the client's trained model.
+      start: the global model, or the client's start if there is none.
     """
     if self.kind == 'nonfinite':
       return np.full_like(z, np.nan)
@@ -109,7 +108,7 @@ Generator = Callable[..., np.random.Generator]
 def _one_label(
   clients: client_data.ClientData, malicious: list[int], generator: Generator
 ) -> client_data.ClientData:
-  """Malicious clients get examples of one of their labels, from all data."""
+  """Gives malicious clients examples of one of their labels, from all data."""
   parts = [clients.indices(k) for k in range(clients.num_clients)]
   for k in malicious:
     rng = generator(k)
@@ -125,7 +124,7 @@ def _one_label(
 def _flipped(
   clients: client_data.ClientData, malicious: list[int], generator: Generator
 ) -> client_data.ClientData:
-  """Malicious clients get copies of their examples, labelled C-1-c."""
+  """Gives malicious clients copies of their examples with label C-1-c."""
   del generator
   parts = [clients.indices(k) for k in range(clients.num_clients)]
   if not malicious:

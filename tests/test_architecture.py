@@ -1,8 +1,10 @@
-"""Imports point one way, and what is public says what it is."""
+"""The direction of imports, the size of core's closure, and docstrings."""
 
 import ast
 import graphlib
 import pathlib
+import subprocess
+import sys
 
 import pytest
 
@@ -12,7 +14,30 @@ MODULES = {
   for folder in ('safl_tf', 'binaries')
   for path in sorted((ROOT / folder).rglob('*.py'))
 }
-PACKAGE = [name for name in MODULES if name.startswith('safl_tf')]
+# Package -> what it may import of the others. A module in place of a package
+# allows just that module.
+ALLOWED = {
+  'util': (),
+  'models': ('util',),
+  'data': ('core.seeds', 'util'),
+  'core': ('data.arrays', 'data.client_data', 'models.fast', 'util'),
+  'rules': ('core.algorithm', 'core.layout', 'core.seeds', 'util'),
+  'attacks': ('core', 'data', 'util'),
+  'algorithms': ('core', 'rules', 'util'),
+  'training': ('algorithms', 'attacks', 'core', 'data', 'util', 'version'),
+  'reporting': ('training.metrics_log', 'util'),
+  'experiments': (
+    'algorithms',
+    'core',
+    'data',
+    'reporting',
+    'rules',
+    'training',
+    'util',
+  ),
+}
+PROCESS = 'safl_tf.core.process'
+MAX_CLOSURE = 25
 
 
 def is_for_types_only(node):
@@ -20,7 +45,7 @@ def is_for_types_only(node):
 
 
 def walk(node):
-  """All nodes, also inside functions, but for type checkers' imports."""
+  """All nodes, also inside functions, except type checkers' imports."""
   yield node
   for child in ast.iter_child_nodes(node):
     if not is_for_types_only(child):
@@ -29,22 +54,27 @@ def walk(node):
 
 def imports(name):
   """The modules of ours, and the top names of others, that one imports."""
-  found = set()
+  is_package = name.endswith('.__init__')
+  package = name.removesuffix('.__init__').split('.')
+  package = package if is_package else package[:-1]
+  imported = set()
   for node in walk(ast.parse(MODULES[name].read_text())):
     if isinstance(node, ast.Import):
-      found |= {alias.name for alias in node.names}
+      imported |= {alias.name for alias in node.names}
     elif isinstance(node, ast.ImportFrom):
-      relative = name.startswith('binaries.')  # it is installed elsewhere
-      assert relative or not node.level, f'{name} has a relative import'
-      base = name.split('.')[: -node.level] if node.level else []
-      module = '.'.join([*base, *filter(None, [node.module])])
+      base = node.module or ''
+      if node.level:
+        assert package[0] == 'binaries', f'{name} has a relative import'
+        parents = package[: len(package) - node.level + 1]
+        base = '.'.join([*parents, *filter(None, [node.module])])
       for alias in node.names:
-        inner = f'{module}.{alias.name}'
-        package = f'{inner}.__init__'
-        is_module = inner in MODULES or package in MODULES
-        known = is_module or module.startswith('absl')
-        found.add(inner if known else module)
-  return {f'{n}.__init__' if f'{n}.__init__' in MODULES else n for n in found}
+        inner = f'{base}.{alias.name}'
+        is_module = inner in MODULES or f'{inner}.__init__' in MODULES
+        known = is_module or base.startswith('absl')
+        imported.add(inner if known else base)
+  return {
+    f'{n}.__init__' if f'{n}.__init__' in MODULES else n for n in imported
+  }
 
 
 IMPORTS = {name: imports(name) for name in MODULES}
@@ -54,103 +84,78 @@ def below(name, folder):
   return name == folder or name.startswith(f'{folder}.')
 
 
-RUNNING = (
-  'safl_tf.core.cohort',
-  'safl_tf.core.client_trainer',
-  'safl_tf.core.executors',
-  'safl_tf.algorithms.fed_ma',
-  'safl_tf.core.process',
-  'safl_tf.training.loop',
-  'safl_tf.training.run_directory',
-)
-KEEPING = (
-  'safl_tf.training.checkpoint',
-  'safl_tf.training.checkpoint_io',
-  'safl_tf.training.export',
-  'safl_tf.util.atomic_io',
-  'safl_tf.reporting.plots',
-  'safl_tf.training.metrics_log',
-)
-FORBIDDEN = {
-  'safl_tf.rules': (
-    *RUNNING,
-    *KEEPING,
-    'safl_tf.data',
-    'safl_tf.core.client_config',
-    'safl_tf.models',
-  ),
-  'safl_tf.data': (
-    *RUNNING,
-    *(module for module in KEEPING if module != 'safl_tf.util.atomic_io'),
-    'safl_tf.core.client_config',
-    'safl_tf.models',
-    'safl_tf.rules',
-  ),
-  'safl_tf.models': (*RUNNING, *KEEPING, 'safl_tf.data', 'safl_tf.rules'),
-  'safl_tf.core.client_config': (*RUNNING, *KEEPING, 'safl_tf.data'),
-  'safl_tf.core.client_update': (*RUNNING, *KEEPING, 'safl_tf.data'),
-  'safl_tf.core.client_store': (*RUNNING, *KEEPING),
-  'safl_tf.core.executors': (
-    'safl_tf.core.process',
-    'safl_tf.training.loop',
-    *KEEPING,
-  ),
-  'safl_tf.core.process': (
-    'safl_tf.training.loop',
-    'safl_tf.training.run_directory',
-    *KEEPING,
-  ),
-  'safl_tf.training.metrics_log': RUNNING,
-  'safl_tf.training.checkpoint': RUNNING,
-  'safl_tf': ('binaries', 'tests', 'absl.flags', 'absl.app'),
-}
-
-
 def test_modules_are_found():
   """The other tests look at something."""
-  assert {'safl_tf.core.process', 'safl_tf.rules.mix', 'binaries.train'} < set(
-    MODULES
-  )
+  assert {PROCESS, 'safl_tf.rules.mix', 'binaries.train'} < set(MODULES)
   assert 'safl_tf.rules.random_bits' in IMPORTS['safl_tf.rules.mix']
   assert 'tensorflow' in IMPORTS['safl_tf.core.client_trainer']
-  assert (
-    'safl_tf.core.executors.__init__' in IMPORTS['safl_tf.core.client_trainer']
-  )
-  assert any('absl.flags' in found for found in IMPORTS.values())
+  executors = 'safl_tf.core.executors.__init__'
+  assert executors in IMPORTS['safl_tf.core.client_trainer']
+  assert any('absl.flags' in names for names in IMPORTS.values())
+  folders = {name.split('.')[1] for name in MODULES if below(name, 'safl_tf')}
+  assert folders == set(ALLOWED) | {'__init__', 'version'}
 
 
-@pytest.mark.parametrize('folder', FORBIDDEN)
+def test_top_of_the_package_is_small():
+  assert len(list((ROOT / 'safl_tf').glob('*.py'))) <= 5
+
+
+@pytest.mark.parametrize('folder', ALLOWED)
 def test_imports_point_one_way(folder):
+  allowed = [f'safl_tf.{name}' for name in (folder, *ALLOWED[folder])]
   wrong = [
-    f'{name} imports {found}'
+    f'{name} imports {imported}'
     for name in MODULES
-    if below(name, folder)
-    for found in IMPORTS[name]
-    if any(below(found, other) for other in FORBIDDEN[folder])
+    if below(name, f'safl_tf.{folder}')
+    for imported in IMPORTS[name]
+    if below(imported, 'safl_tf')
+    and not any(below(imported, other) for other in allowed)
   ]
   assert wrong == []
 
 
-def test_no_module_imports_itself_in_a_circle():
+def test_the_library_does_not_read_flags():
+  forbidden = ('binaries', 'tests', 'absl.flags', 'absl.app')
+  wrong = [
+    f'{name} imports {imported}'
+    for name in MODULES
+    if below(name, 'safl_tf')
+    for imported in IMPORTS[name]
+    if any(below(imported, other) for other in forbidden)
+  ]
+  assert wrong == []
+
+
+def test_imports_have_no_cycle():
   graph = {name: IMPORTS[name] & set(MODULES) for name in MODULES}
   order = list(graphlib.TopologicalSorter(graph).static_order())
-  assert order.index('safl_tf.rules.mix') < order.index('safl_tf.core.process')
-  assert order.index('safl_tf.core.process') < order.index(
-    'safl_tf.training.loop'
+  assert order.index('safl_tf.core.algorithm') < order.index(PROCESS)
+  assert order.index(PROCESS) < order.index('safl_tf.training.loop')
+
+
+def test_closure_of_the_process_is_small():
+  """Counts what importing it really loads, packages included."""
+  script = (
+    f'import sys, {PROCESS}; '
+    'print(*(m for m in sys.modules if m.split(".")[0] == "safl_tf"))'
   )
+  done = subprocess.run(
+    [sys.executable, '-c', script],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  loaded = done.stdout.split()
+  assert PROCESS in loaded
+  assert len(loaded) <= MAX_CLOSURE, sorted(loaded)
+  for package in ('algorithms', 'attacks', 'data.partition', 'rules'):
+    assert not any(below(name, f'safl_tf.{package}') for name in loaded)
 
 
 def test_rules_read_and_write_nothing():
   """Rules are pure: no files, no host randomness but `seeds`, no clock."""
-  allowed = {
-    'collections.abc',
-    'dataclasses',
-    'math',
-    'numpy',
-    'scipy',
-    'tensorflow',
-    'typing',
-  }
+  allowed = {'collections.abc', 'numpy', 'tensorflow', 'typing'}
   for name in MODULES:
     if below(name, 'safl_tf.rules'):
       others = {m for m in IMPORTS[name] if not m.startswith('safl_tf')}
@@ -176,6 +181,6 @@ def test_docstrings(name):
 
 
 def test_the_loop_fits_on_one_screen():
-  tree = ast.parse(MODULES['safl_tf.core.process'].read_text())
+  tree = ast.parse(MODULES[PROCESS].read_text())
   loop = dict(public(tree.body))['FederatedProcess.next']
   assert loop.end_lineno - loop.lineno < 40

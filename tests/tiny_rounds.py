@@ -1,5 +1,6 @@
 """Rounds of a process with a tiny model."""
 
+import safl_tf
 from safl_tf.core import client_config, process
 from tests import tiny
 
@@ -10,7 +11,10 @@ CONFIG = client_config.LocalConfig(
 )
 
 
-def make(algorithm=None, model=tiny.dense, clients=CLIENTS, **options):
+SAFL = safl_tf.build_safl()
+
+
+def make(algorithm=SAFL, model=tiny.dense, clients=CLIENTS, **options):
   options = {'config': CONFIG, 'jit_compile': 'false', **options}
   return process.FederatedProcess(model, clients, algorithm, **options)
 
@@ -29,6 +33,6 @@ def check_same(one, other):
   """Bit for bit."""
   assert one.t == other.t
   assert one.z_bar.tobytes() == other.z_bar.tobytes()
-  mine, others = one.clients.to_arrays(), other.clients.to_arrays()
+  mine, others = one.client_models.to_arrays(), other.client_models.to_arrays()
   for name in mine:
     assert mine[name].tobytes() == others[name].tobytes()

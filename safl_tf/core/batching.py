@@ -1,4 +1,4 @@
-"""Which examples each of a client's local steps uses."""
+"""Plans a client's batches: which examples each local step uses."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -9,13 +9,13 @@ from safl_tf.core import client_config
 
 
 class BatchPlan(NamedTuple):
-  """The examples of each of a client's steps, padded to one shape.
+  """The examples of a client's steps, padded to one shape.
 
   Attributes:
-    examples: rows of the base arrays, int32 [S, B]. What pads a short batch is
-      again the client's own examples.
-    counts: how many of each row are real, int32 [S].
-    num_steps: how many rows are real.
+    examples: rows of the base arrays, int32 [S, B]. Padding repeats the
+      client's own examples.
+    counts: the size of each batch without padding, int32 [S].
+    num_steps: the number of rows that are steps.
   """
 
   examples: np.ndarray
@@ -28,7 +28,7 @@ def split(
   config: client_config.LocalConfig,
   rng: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray]:
-  """The examples that a client trains on, and those it measures h on."""
+  """Splits a client's examples into those to train on and to measure h on."""
   held_out = config.num_held_out(len(indices))
   if not held_out:
     return indices, indices
@@ -42,22 +42,22 @@ def plan_batches(
   max_steps: int,
   rng: np.random.Generator,
 ) -> BatchPlan:
-  """Shuffles a client's examples anew for every epoch and cuts batches."""
+  """Plans E epochs of batches, each epoch in a new random order."""
   orders = (rng.permutation(indices) for _ in range(config.local_epochs))
-  return _cut(orders, config.batch_size, max_steps)
+  return _plan(orders, config.batch_size, max_steps)
 
 
 def plan_measuring(
   indices: np.ndarray, config: client_config.LocalConfig, max_steps: int
 ) -> BatchPlan:
-  """Cuts batches to measure h on; none if there is room for none."""
-  return _cut([indices] if max_steps else [], config.batch_size, max_steps)
+  """Plans the batches to measure h on; none if `max_steps` is 0."""
+  return _plan([indices] if max_steps else [], config.batch_size, max_steps)
 
 
-def _cut(
+def _plan(
   orders: Iterable[np.ndarray], batch_size: int, max_steps: int
 ) -> BatchPlan:
-  """One epoch after the other, each in batches."""
+  """Cuts epochs into batches."""
   examples = np.zeros((max_steps, batch_size), np.int32)
   counts = np.zeros(max_steps, np.int32)
   end = 0

@@ -14,26 +14,26 @@ class LocalConfig:
 
   Attributes:
     local_epochs: E, passes over the client's data in a round.
-    batch_size: B; a last, smaller batch is kept.
-    learning_rate: α; not used if `optimizer` is a Keras optimizer.
+    batch_size: B; the last batch of an epoch may be smaller.
+    learning_rate: α; ignored if `optimizer` is a Keras optimizer.
     optimizer: a name of `choices.OPTIMIZERS` or a Keras optimizer, reset at
       each participation.
     loss: a name of `choices.LOSSES`.
-    loss_reduction: whether a batch's losses are added up ('sum': a batch's step
-      is then the sum of Algorithm 1's steps for its examples) or averaged.
-    anneal_clock: what t in p = exp(-t/L) counts: communication rounds, or the
-      local gradient steps that came before this round, (t - 1)·E·⌈m_k/B⌉.
-    proximal_mu: μ of FedProx (Li et al. 2020): μ/2·‖w - z̄‖² is added to the
-      mean loss, which keeps a client near the global model.
-    optimizer_clock: what the optimizer's counter of steps, which Keras's
-      learning-rate schedules read, starts a round with. 'participation': zero,
-      so that a schedule starts anew, too. 'run': (t - 1)·E·⌈m_k/B⌉, the steps
-      of a client that took part in every round before, so that a schedule goes
-      on over rounds. The other slots are fresh in both; Adam and its like,
-      which divide by 1 - βⁱ to make up for fresh slots, want 'participation'.
-    holdout: the share of its examples that a client never trains on and
-      measures h on, if the algorithm's gate asks for h; at least one example,
-      if it has two. None means that h is measured on what it trains on.
+    loss_reduction: 'sum' or 'mean' over a batch. With 'sum' a batch's step is
+      the sum of Algorithm 1's steps for its examples.
+    anneal_clock: the unit of t in p = exp(-t/L): the 'round', or the 'step',
+      (t - 1)·E·⌈m_k/B⌉ local gradient steps before this round.
+    proximal_mu: μ of FedProx (Li et al. 2020), which adds μ/2·‖w - z̄‖² to the
+      mean loss and so keeps a client near the global model.
+    optimizer_clock: the initial value of the optimizer's step counter, which
+      Keras's learning-rate schedules read. 'participation': zero, so a schedule
+      restarts in every round. 'run': (t - 1)·E·⌈m_k/B⌉, the steps of a client
+      that participated in all rounds before, so a schedule continues over
+      rounds. Other slots are reset in both; optimizers with a bias correction
+      1 - βⁱ for fresh slots, such as Adam, need 'participation'.
+    holdout: the share of its examples that a client does not train on and
+      measures h on, if the gate needs h; at least one example of two or more.
+      None measures h on the training examples.
   """
 
   local_epochs: int = 3
@@ -66,32 +66,32 @@ class LocalConfig:
       validation.real('holdout', self.holdout, 0, 0.9, open_low=True)
 
   def to_json(self) -> dict[str, Any]:
-    """The fields as JSON values."""
+    """Returns the fields as JSON values."""
     fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
     if not isinstance(self.optimizer, str):
-      told = keras.optimizers.serialize(self.optimizer)
-      settings = {k: v for k, v in told['config'].items() if k != 'name'}
-      fields['optimizer'] = {told['class_name']: settings}
+      serialized = keras.optimizers.serialize(self.optimizer)
+      config = {k: v for k, v in serialized['config'].items() if k != 'name'}
+      fields['optimizer'] = {serialized['class_name']: config}
     return fields
 
   def steps(self, num_examples: Any) -> Any:
-    """Gradient steps a client of this size takes in a round: E·⌈m_k/B⌉."""
+    """Returns the gradient steps of a client in a round, E·⌈m_k/B⌉."""
     return self.local_epochs * (-(-num_examples // self.batch_size))
 
   def num_held_out(self, num_examples: int) -> int:
-    """How many of its examples a client doesn't train on."""
+    """Returns the number of examples that a client holds out."""
     if self.holdout is None:
       return 0
     return min(num_examples - 1, max(1, round(self.holdout * num_examples)))
 
   def clock(self, t: int, num_examples: int) -> float:
-    """The t of p = exp(-t/L)."""
+    """Returns the t of p = exp(-t/L)."""
     if self.anneal_clock == 'round':
       return float(t)
     return float((t - 1) * self.steps(num_examples))
 
   def iteration(self, t: int, num_examples: int) -> int:
-    """What the optimizer's counter of steps starts round t with."""
+    """Returns the optimizer's step counter at the start of round t."""
     if self.optimizer_clock == 'participation':
       return 0
     return int((t - 1) * self.steps(num_examples))

@@ -1,10 +1,9 @@
-"""Each client's own model z_k, between rounds.
+"""Stores each client's own model z_k between rounds.
 
-Where the models are is up to a backend, which takes a model and returns a handle
-that it can be read back with. In memory the handle is the model itself. In a
-memory-mapped file it owns a place in the file, and gives it back when the last
-store that has the handle is gone: so an old store stays what it was for as long
-as anyone has it, and costs nothing afterwards.
+A backend stores a model and returns a handle that reads it back. In memory the
+handle is the model itself. In a memory-mapped file the handle owns a slot, and
+frees it when the last store that has the handle is gone. So an old store stays
+valid for as long as it is referenced, and costs nothing afterwards.
 """
 
 import contextlib
@@ -26,26 +25,25 @@ _new_version = itertools.count(1).__next__
 
 
 class Backend(Protocol):
-  """Keeps models; see `ClientStore`."""
+  """Stores models for a `ClientStore`."""
 
   def put(self, model: np.ndarray) -> Any:
-    """Keeps a model; returns its handle."""
+    """Stores a model and returns its handle."""
 
   def get(self, handle: Any) -> np.ndarray:
-    """The model of a handle, in an array that does not change any more."""
+    """Returns the model of a handle, in an array that never changes."""
 
 
 class ClientStore:
-  """The clients' models; one that never took part has its initial model.
+  """The clients' models; initial ones for clients that never participated.
 
-  A store is a value: `updated` gives a new one that shares all models that did
-  not change, and the old one stays as it was. It costs memory, or space in a
-  file, for the clients that took part, not for all there are. Threads may read
-  from it; see `create` for how to make one.
+  A store is a value: `updated` returns a new one, which shares all unchanged
+  models, and leaves the old one as it was. It takes space only for clients that
+  participated. Threads may read it. `create` makes one.
 
   Args:
-    initial: client -> its initial model, drawn when it is first asked for.
-    backend: where the models are; in memory by default.
+    initial: client -> its initial model, drawn on every access.
+    backend: stores the models; in memory by default.
   """
 
   def __init__(
@@ -66,7 +64,7 @@ class ClientStore:
     return len(self._handles)
 
   def updated(self, models: Mapping[int, np.ndarray]) -> 'ClientStore':
-    """The store after some clients trained."""
+    """Returns the store with the new models of some clients."""
     new = ClientStore(self._initial, self._backend)
     handles = {k: self._backend.put(model) for k, model in models.items()}
     new._handles = self._handles | handles
@@ -75,23 +73,23 @@ class ClientStore:
 
   @property
   def versions(self) -> Mapping[int, int]:
-    """The clients that took part -> a number that only this model has.
+    """Client that participated -> a number unique to its model.
 
     Unlike the store it keeps no model alive.
     """
     return self._versions
 
   def changed_since(self, versions: Mapping[int, int] | None) -> list[int]:
-    """The clients, in order, that have another model than a store had.
+    """Returns the sorted clients whose model differs from another store's.
 
     Args:
-      versions: of that store; None stands for one in which no client took part.
+      versions: of the other store; None for a store without participants.
     """
     before = versions or {}
     return sorted(k for k, v in self._versions.items() if before.get(k) != v)
 
   def to_arrays(self) -> dict[str, np.ndarray]:
-    """The clients that took part [r] and their models [r, P], in memory."""
+    """Returns the participants [r] and their models [r, P]."""
     ids = sorted(self._handles)
     models = [self[k] for k in ids]
     return {
@@ -105,38 +103,37 @@ def create(
   initial: Callable[[int], np.ndarray],
   size: int,
   dtype: Any,
-  folder: str | os.PathLike[str] | None = None,
+  directory: str | os.PathLike[str] | None = None,
 ) -> ClientStore:
-  """A store in which no client took part yet.
+  """Creates a store without participants.
 
   Args:
-    kind: 'ram', or 'mmap' for models in a temporary file, which takes disk
-      space instead of memory and is gone when the process ends, however it
-      ends.
+    kind: 'ram', or 'mmap' for a temporary file, which takes disk space instead
+      of memory and disappears when the process ends, even if it is killed.
     initial: client -> its initial model.
     size: P, the length of a model.
     dtype: of a model.
-    folder: where the file shall be; it must exist when the first model is
-      stored. None is the system's folder for such files.
+    directory: of the file; it must exist when the first model is stored. None
+      is the system's temporary directory.
   """
   if validation.choice('client_store', kind, choices.CLIENT_STORES) == 'ram':
     return ClientStore(initial)
-  return ClientStore(initial, _MappedFile(size, np.dtype(dtype), folder))
+  return ClientStore(initial, _MappedFile(size, np.dtype(dtype), directory))
 
 
 class _Memory:
-  """Keeps models in memory."""
+  """Stores models in memory."""
 
   def put(self, model: np.ndarray) -> np.ndarray:
-    is_part = isinstance(model.base, np.ndarray)  # would keep the whole alive
-    return model.copy() if is_part else model
+    is_view = isinstance(model.base, np.ndarray)  # would keep its base alive
+    return model.copy() if is_view else model
 
   def get(self, handle: np.ndarray) -> np.ndarray:
     return handle
 
 
 class _Slot:
-  """A place in the file, which is free again when nobody has this object."""
+  """A slot of the file, freed with the last reference to this object."""
 
   __slots__ = ('_free', 'number')
 
@@ -145,31 +142,31 @@ class _Slot:
     self._free = free
 
   def __del__(self) -> None:
-    self._free.append(self.number)  # one step: at any time, in any thread
+    self._free.append(self.number)  # atomic: may run at any time, in any thread
 
 
 class _MappedFile:
-  """Keeps models in a file without a name, mapped piece by piece as it grows.
+  """Stores models in an unnamed file, mapped in segments as it grows.
 
-  What was touched is at once dropped from the process's memory; it stays in the
-  system's cache, and in the file. A forked child must not store models.
+  Accessed pages are dropped from the process's memory at once; they stay in the
+  system's cache and in the file. A forked child must not store models.
   """
 
   def __init__(
     self,
     size: int,
     dtype: np.dtype,
-    folder: str | os.PathLike[str] | None,
+    directory: str | os.PathLike[str] | None,
   ):
     self._size = size
     self._dtype = dtype
-    self._folder = tempfile.gettempdir() if folder is None else folder
+    self._directory = tempfile.gettempdir() if directory is None else directory
     self._row_bytes = size * dtype.itemsize
     self._rows = max(1, _SEGMENT_BYTES // self._row_bytes)  # in a segment
     self._file: Any = None
     self._segments: list[mmap.mmap] = []
-    self._taken = 0  # slots that were ever in use
-    self._free: list[int] = []  # those that are not any more
+    self._used = 0  # slots ever used
+    self._free: list[int] = []  # slots free again
     self._growing = threading.Lock()
 
   def put(self, model: np.ndarray) -> _Slot:
@@ -186,35 +183,35 @@ class _MappedFile:
 
   @contextlib.contextmanager
   def _row(self, slot: _Slot) -> Iterator[np.ndarray]:
-    """A slot's place in the file."""
+    """Maps a slot of the file."""
     segment, row = divmod(slot.number, self._rows)
     mapped, start = self._segments[segment], row * self._row_bytes
     yield np.ndarray(self._size, self._dtype, mapped, start)
     if hasattr(mmap, 'MADV_DONTNEED'):
-      mapped.madvise(mmap.MADV_DONTNEED)  # also what was read ahead
+      mapped.madvise(mmap.MADV_DONTNEED)  # also drops what was read ahead
 
   def _take(self) -> _Slot:
-    """A slot that nobody has."""
+    """Returns a free slot."""
     with contextlib.suppress(IndexError):
       return _Slot(self._free.pop(), self._free)
     with self._growing:
-      number = self._taken
+      number = self._used
       if number == len(self._segments) * self._rows:
         self._grow()
-      self._taken += 1
+      self._used += 1
     return _Slot(number, self._free)
 
   def _grow(self) -> None:
-    """Makes room for another segment's models."""
+    """Appends a segment to the file."""
     if self._file is None:
-      self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115
+      self._file = tempfile.TemporaryFile(dir=self._directory)  # noqa: SIM115
       weakref.finalize(self, self._file.close)
     unit = mmap.ALLOCATIONGRANULARITY
     length = -(-self._rows * self._row_bytes // unit) * unit
     count = len(self._segments)
     number = self._file.fileno()
     try:
-      if hasattr(os, 'posix_fallocate'):  # a full disk is seen now, and told
+      if hasattr(os, 'posix_fallocate'):  # a full disk fails now
         os.posix_fallocate(number, count * length, length)
       else:
         os.ftruncate(number, (count + 1) * length)
@@ -222,8 +219,8 @@ class _MappedFile:
       os.ftruncate(number, count * length)
       raise OSError(
         error.errno,
-        f"no room for {length / 1e6:.0f} MB more of clients' models "
+        f"no space for {length / 1e6:.0f} MB more of clients' models "
         f'({error.strerror})',
-        os.fspath(self._folder),
+        os.fspath(self._directory),
       ) from error
     self._segments.append(mmap.mmap(number, length, offset=count * length))

@@ -1,7 +1,7 @@
 """One client's round: mix, train E epochs, decide whether to upload.
 
-Everything here is about a single client, in pieces that are pure functions; an
-executor compiles them, runs their loops and adds the client axis.
+The code is written for a single client, in pieces that are pure functions; an
+executor compiles the pieces, runs their loops and adds the client axis.
 """
 
 from collections.abc import Callable
@@ -15,19 +15,18 @@ from safl_tf.core import batching, client_config, flat_model, losses, optimizer
 
 
 class ClientInput(NamedTuple):
-  """What a client needs for its round.
+  """The inputs of a client's round.
 
   Attributes:
-    z_bar: the server's model [P]; anything if there is none yet.
-    has_global: whether there is one.
+    z_bar: the global model [P]; any values if there is none yet.
+    has_global: whether there is a global model.
     z: the client's own model [P].
-    seeds: for u, for the upload and for the model's generators, int32 [3, 2].
-    clock: t as `mix` sees it.
+    seeds: for mix, gate and the model's seed generators, int32 [3, 2].
+    clock: the t that `mix` and `gate` receive.
     plan: the batches to train on.
-    measured: the batches to measure h on; none if the gate doesn't ask for h.
-    frozen: how many of the trained tensors, from the input on, stay as they
-      are; for algorithms that freeze.
-    iteration: where the optimizer's counter of steps starts.
+    measured: the batches to measure h on; none if the gate does not need h.
+    frozen: the number of trainable tensors, counted from the input, to freeze.
+    iteration: the initial value of the optimizer's step counter.
   """
 
   z_bar: np.ndarray
@@ -42,17 +41,17 @@ class ClientInput(NamedTuple):
 
 
 class ClientOutput(NamedTuple):
-  """What a client's round gave.
+  """The results of a client's round.
 
   Attributes:
-    z: the trained model [P]: what is kept and what is uploaded.
-    finite: whether every element of z is a finite number.
+    z: the trained model [P], which the client keeps and uploads.
+    finite: whether all elements of z are finite.
     sent: whether the client uploads.
-    q: with which probability it did.
-    delta: Δ, the gap between the global and its own accuracy.
+    q: the upload probability.
+    delta: Δ, the gap between the global and the client's own accuracy.
     p: the probability that an element was kept local.
-    kept_local: the share of elements that were.
-    train_loss: mean loss of the examples as they were trained on.
+    kept_local: the share of elements that were kept local.
+    train_loss: the mean training loss over the round's examples.
   """
 
   z: tf.Tensor
@@ -65,13 +64,13 @@ class ClientOutput(NamedTuple):
   train_loss: tf.Tensor
 
 
-class Training(NamedTuple):
-  """Where a client's training stands.
+class TrainState(NamedTuple):
+  """The carry of a client's training loop.
 
   Attributes:
     parts: the model's tensors.
-    slots: the optimizer's.
-    loss: summed over the examples trained on so far.
+    slots: the optimizer's variables.
+    loss: the loss summed over the examples trained on so far.
   """
 
   parts: flat_model.Parts
@@ -80,12 +79,12 @@ class Training(NamedTuple):
 
 
 class Constraints(NamedTuple):
-  """What holds a client's training back.
+  """Constraints on a client's steps: FedProx's pull and frozen layers.
 
   Attributes:
-    anchor: the tensors of z̄ that training is pulled to, if it is.
-    strength: of the pull: μ, or zero without a global model.
-    frozen: how many of the trained tensors stay as they are.
+    anchor: the trainable tensors of z̄; empty without a proximal term.
+    strength: μ, or zero without a global model.
+    frozen: the number of trainable tensors to freeze.
   """
 
   anchor: list[tf.Tensor]
@@ -94,7 +93,7 @@ class Constraints(NamedTuple):
 
 
 class StepRunner:
-  """How the pieces of a round are run: here, as a graph for one client.
+  """Runs the pieces of a round, here as a graph for one client.
 
   Args:
     trim_padding: whether to trim a short batch to its size, instead of padding
@@ -128,15 +127,15 @@ class StepRunner:
 
 
 class ClientUpdate:
-  """A client's whole round, Task -> ClientOutput.
+  """A client's round as a function: ClientInput -> ClientOutput.
 
   Args:
     model: the Keras model as functions of a vector.
-    algorithm: whose `mix` and `gate` are used.
-    config: how to train.
-    x: all inputs, one array or a structure of them; held once.
-    y: all labels.
-    device: the TensorFlow device to compute on, which holds x and y.
+    algorithm: has the rules `mix` and `gate`.
+    config: how a client trains.
+    x: the inputs of all clients, one array or a structure of arrays.
+    y: the labels of all clients.
+    device: the TensorFlow device that holds x and y and runs the round.
   """
 
   def __init__(
@@ -167,11 +166,11 @@ class ClientUpdate:
   def signature(
     self, max_steps: int | None = None, max_measured: int | None = None
   ) -> ClientInput:
-    """What a task is made of; clients of all sizes share it.
+    """Returns the TensorSpecs of an input, the same for clients of all sizes.
 
     Args:
-      max_steps: the number of rows of plans for training, if it is known.
-      max_measured: that of plans for measuring h.
+      max_steps: the number of rows of training plans, if known.
+      max_measured: the number of rows of plans for h, if known.
     """
 
     def plan(rows: int | None) -> batching.BatchPlan:
@@ -194,100 +193,104 @@ class ClientUpdate:
       iteration=tf.TensorSpec([], tf.int64),
     )
 
-  def __call__(self, task: ClientInput, control: StepRunner) -> ClientOutput:
-    """What a client of S_t does in Algorithms 1 and 2."""
-    call, loop, plan = control.call, control.loop, task.plan
-    mixed, training = call(self._begin, task)
+  def __call__(self, inputs: ClientInput, runner: StepRunner) -> ClientOutput:
+    """Runs a client's round, the client part of Algorithms 1 and 2."""
+    call, loop, plan = runner.call, runner.loop, inputs.plan
+    mixed, training = call(self._begin, inputs)
     if self._algorithm.one_step:
       training = loop(plan.num_steps, self._accumulate, training, plan)
-      training = call(self._descend, task, training)
+      training = call(self._descend, inputs, training)
     elif self._algorithm.freezes or self._config.proximal_mu:
-      held = call(self._hold, task)
-      training = loop(plan.num_steps, self._step, training, plan, held)
+      constraints = call(self._constrain, inputs)
+      training = loop(plan.num_steps, self._step, training, plan, constraints)
     else:
       training = loop(plan.num_steps, self._step, training, plan)
     if not self._algorithm.gate.needs_accuracy:
-      return call(self._end, task, mixed, training)
-    z_bar, correct = call(self._begin_count, task)
-    plan = task.measured
+      return call(self._end, inputs, mixed, training)
+    z_bar, correct = call(self._begin_count, inputs)
+    plan = inputs.measured
     correct = loop(
       plan.num_steps, self._count, correct, plan, z_bar, training.parts
     )
-    return call(self._end, task, mixed, training, correct)
+    return call(self._end, inputs, mixed, training, correct)
 
-  def _begin(self, task: ClientInput) -> tuple[algorithm_lib.Mixed, Training]:
-    """Mixes; without a global model a client starts from its own."""
-    mixed = self._algorithm.mix(task.seeds[0], task.clock, task.z_bar, task.z)
-    mixed = algorithm_lib.Mixed(
-      w=tf.where(task.has_global, mixed.w, task.z),
-      p=mixed.p,
-      kept_local=tf.where(task.has_global, mixed.kept_local, 1.0),
+  def _begin(
+    self, inputs: ClientInput
+  ) -> tuple[algorithm_lib.Mixed, TrainState]:
+    """Mixes z̄ and z; without a global model a client starts from z."""
+    mixed = self._algorithm.mix(
+      inputs.seeds[0], inputs.clock, inputs.z_bar, inputs.z
     )
-    parts = self._model.unflatten(mixed.w, task.seeds[2])
-    if self._algorithm.one_step:  # they hold the gradient's sum
+    mixed = algorithm_lib.Mixed(
+      w=tf.where(inputs.has_global, mixed.w, inputs.z),
+      p=mixed.p,
+      kept_local=tf.where(inputs.has_global, mixed.kept_local, 1.0),
+    )
+    parts = self._model.unflatten(mixed.w, inputs.seeds[2])
+    if self._algorithm.one_step:  # slots hold the sum of gradients
       slots = [tf.zeros_like(value) for value in parts.trainable]
     else:
       initial = self._optimizer.initial
       if self._config.optimizer_clock == 'run':
-        initial = self._optimizer.starting_at(task.iteration)
+        initial = self._optimizer.starting_at(inputs.iteration)
       slots = [tf.identity(slot) for slot in initial]
-    return mixed, Training(parts, slots, tf.constant(0.0))
+    return mixed, TrainState(parts, slots, tf.constant(0.0))
 
-  def _hold(self, task: ClientInput) -> Constraints:
-    """What holds training back in this round."""
+  def _constrain(self, inputs: ClientInput) -> Constraints:
+    """Returns the constraints of this round."""
     anchor = []
     if self._config.proximal_mu:
-      anchor = self._model.unflatten(task.z_bar, task.seeds[2]).trainable
+      anchor = self._model.unflatten(inputs.z_bar, inputs.seeds[2]).trainable
     mu = tf.constant(self._config.proximal_mu, tf.float32)
-    strength = tf.where(task.has_global, mu, 0.0)
-    return Constraints(anchor, strength, task.frozen)
+    strength = tf.where(inputs.has_global, mu, 0.0)
+    return Constraints(anchor, strength, inputs.frozen)
 
   def _step(
     self,
     trim_padding: bool,
     i: tf.Tensor,
-    training: Training,
+    training: TrainState,
     plan: batching.BatchPlan,
-    held: Constraints | None = None,
-  ) -> Training:
-    """Equation (2) for the i-th batch, with the optimizer's step."""
+    constraints: Constraints | None = None,
+  ) -> TrainState:
+    """Takes the optimizer step of the i-th batch, equation (2)."""
     summed = self._config.loss_reduction == 'sum'
     gradients, parts, total, count = self._gradients(
       trim_padding, i, training.parts, plan, summed
     )
     old = parts.trainable
-    if held is not None and held.anchor:
-      pull = held.strength * count if summed else held.strength
+    if constraints is not None and constraints.anchor:
+      pull = constraints.strength * count if summed else constraints.strength
       gradients = [
         g + tf.cast(pull, g.dtype) * (w - a)
-        for g, w, a in zip(gradients, old, held.anchor, strict=True)
+        for g, w, a in zip(gradients, old, constraints.anchor, strict=True)
       ]
     slots, trainable = self._optimizer.apply(training.slots, gradients, old)
-    if held is not None:
+    if constraints is not None:
       trainable = [
-        tf.where(n < held.frozen, before, after)
+        tf.where(n < constraints.frozen, before, after)
         for n, (before, after) in enumerate(zip(old, trainable, strict=True))
       ]
     parts = flat_model.Parts(trainable, parts.non_trainable)
-    return Training(parts, slots, training.loss + total)
+    return TrainState(parts, slots, training.loss + total)
 
   def _accumulate(
     self,
     trim_padding: bool,
     i: tf.Tensor,
-    training: Training,
+    training: TrainState,
     plan: batching.BatchPlan,
-  ) -> Training:
-    """Adds the i-th batch's part to the gradient over all of the data."""
+  ) -> TrainState:
+    """Adds the i-th batch's gradient to the gradient over all data."""
     gradients, parts, total, _ = self._gradients(
       trim_padding, i, training.parts, plan, summed=True
     )
     sums = [a + g for a, g in zip(training.slots, gradients, strict=True)]
-    return Training(parts, sums, training.loss + total)
+    return TrainState(parts, sums, training.loss + total)
 
-  def _descend(self, task: ClientInput, training: Training) -> Training:
-    """FedSGD's step: w - α·g, with g of the mean loss over all of the data."""
-    m = tf.cast(tf.reduce_sum(task.plan.counts), tf.float32)
+  def _descend(self, inputs: ClientInput, training: TrainState) -> TrainState:
+    """Takes one step w - α·g, with g of the mean loss over all data."""
+    m = tf.cast(tf.reduce_sum(inputs.plan.counts), tf.float32)
     gradients = [g / tf.cast(m, g.dtype) for g in training.slots]
     slots = [tf.identity(slot) for slot in self._optimizer.initial]
     _, trainable = self._optimizer.apply(
@@ -304,13 +307,11 @@ class ClientUpdate:
     plan: batching.BatchPlan,
     summed: bool,
   ) -> tuple[list[tf.Tensor], flat_model.Parts, tf.Tensor, tf.Tensor]:
-    """Of the i-th batch: gradients, new statistics, total loss, examples."""
-    inputs, labels, weights = self._batch(trim_padding, i, plan)
+    """Returns the i-th batch's gradients, new parts, total loss and size."""
+    x, labels, weights = self._batch(trim_padding, i, plan)
     with tf.GradientTape() as tape:
       tape.watch(parts.trainable)
-      outputs, extra, non_trainable = self._model.apply(
-        parts, inputs, training=True
-      )
+      outputs, extra, non_trainable = self._model.apply(parts, x, training=True)
       total = tf.reduce_sum(self._loss(labels, outputs) * weights)
       count = tf.reduce_sum(weights)
       objective = total + extra * count if summed else total / count + extra
@@ -326,10 +327,10 @@ class ClientUpdate:
     return gradients, new, total, count
 
   def _begin_count(
-    self, task: ClientInput
+    self, inputs: ClientInput
   ) -> tuple[flat_model.Parts, tf.Tensor]:
-    """The global model's tensors, and none counted yet."""
-    return self._model.unflatten(task.z_bar, task.seeds[2]), tf.zeros([2])
+    """Returns the global model's tensors and zero counts."""
+    return self._model.unflatten(inputs.z_bar, inputs.seeds[2]), tf.zeros([2])
 
   def _count(
     self,
@@ -339,47 +340,47 @@ class ClientUpdate:
     plan: batching.BatchPlan,
     *models: flat_model.Parts,
   ) -> tf.Tensor:
-    """Adds how many of the i-th batch each model gets right."""
-    inputs, labels, weights = self._batch(trim_padding, i, plan)
-    found = []
+    """Adds each model's number of correct predictions on the i-th batch."""
+    x, labels, weights = self._batch(trim_padding, i, plan)
+    counts = []
     for parts in models:
-      outputs, _, _ = self._model.apply(parts, inputs, training=False)
+      outputs, _, _ = self._model.apply(parts, x, training=False)
       right = tf.argmax(outputs, axis=1, output_type=tf.int32) == labels
-      found.append(tf.reduce_sum(tf.cast(right, tf.float32) * weights))
-    return correct + tf.stack(found)
+      counts.append(tf.reduce_sum(tf.cast(right, tf.float32) * weights))
+    return correct + tf.stack(counts)
 
   def _end(
     self,
-    task: ClientInput,
+    inputs: ClientInput,
     mixed: algorithm_lib.Mixed,
-    training: Training,
+    training: TrainState,
     correct: tf.Tensor | None = None,
   ) -> ClientOutput:
-    """The trained model, and whether it is sent."""
-    seen = tf.reduce_sum(task.plan.counts)
+    """Flattens the trained model and applies the gate."""
+    count = tf.reduce_sum(inputs.plan.counts)
     h_global = h_local = tf.constant(1.0)
     if correct is not None:
-      m = tf.reduce_sum(task.measured.counts)
+      m = tf.reduce_sum(inputs.measured.counts)
       h_global, h_local = tf.unstack(correct / tf.cast(m, tf.float32))
     decision = self._algorithm.gate.decide(
-      task.seeds[1], task.clock, h_global, h_local
+      inputs.seeds[1], inputs.clock, h_global, h_local
     )
     z = self._model.flatten(training.parts)
     return ClientOutput(
       z=z,
       finite=tf.reduce_all(tf.math.is_finite(z)),
-      sent=decision.sent | ~task.has_global,
-      q=tf.where(task.has_global, decision.q, 1.0),
-      delta=tf.where(task.has_global, decision.delta, 0.0),
+      sent=decision.sent | ~inputs.has_global,
+      q=tf.where(inputs.has_global, decision.q, 1.0),
+      delta=tf.where(inputs.has_global, decision.delta, 0.0),
       p=mixed.p,
       kept_local=mixed.kept_local,
-      train_loss=training.loss / tf.cast(seen, tf.float32),
+      train_loss=training.loss / tf.cast(count, tf.float32),
     )
 
   def _batch(
     self, trim_padding: bool, i: tf.Tensor, plan: batching.BatchPlan
   ) -> tuple[Any, tf.Tensor, tf.Tensor]:
-    """Inputs, labels and weights of the i-th batch."""
+    """Returns inputs, labels and weights of the i-th batch."""
     # Not plan.counts[i]: XLA would compile a step anew for every i.
     examples, count = tf.gather(plan.examples, i), tf.gather(plan.counts, i)
     if trim_padding:
@@ -388,5 +389,5 @@ class ClientUpdate:
     else:
       real = tf.range(self._config.batch_size) < count
       weights = tf.cast(real, tf.float32)
-    inputs = tf.nest.map_structure(lambda a: tf.gather(a, examples), self._x)
-    return inputs, tf.gather(self._y, examples), weights
+    x = tf.nest.map_structure(lambda a: tf.gather(a, examples), self._x)
+    return x, tf.gather(self._y, examples), weights

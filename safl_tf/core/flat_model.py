@@ -1,10 +1,10 @@
 """A Keras model as pure functions of one vector.
 
-The paper writes a model as one vector w. So does everything here between Keras
-and the rules: z is the concatenation of `model.trainable_variables` and of the
-floating-point `model.non_trainable_variables` (moving statistics and the like),
-in Keras's order. Seed generators are not part of a model: they are set anew for
-every (seed, round, client). Variables of other types keep the template's value.
+The paper writes a model as one vector, and so do the rules: z concatenates
+`model.trainable_variables` and the floating-point non-trainable variables
+(moving statistics and the like), in Keras's order. Seed generators are not part
+of z: they are reset for every (seed, round, client). Variables of other types
+keep the template's value.
 """
 
 import contextlib
@@ -37,22 +37,21 @@ class FlatModel:
   """The functional side of a Keras model.
 
   Attributes:
-    template: the model the user would recognise, with its own initial values.
-    size: number of elements of z.
-    layout: where which tensor is in z.
+    template: the user's model, with its own initial values.
+    size: P, the length of z.
+    layout: the positions of tensors in z.
     dtype: of z; float32 unless the model has float64 variables.
-    given: z of the template if the user gave a model rather than a function
-      that makes one, else None.
+    given: z of the model if the user passed a model, None for a function.
     from_logits: whether outputs are logits rather than probabilities.
   """
 
   def __init__(self, model: keras.Model | ModelFn, example: Any):
-    """Makes the template and finds how to draw initial models.
+    """Builds the template and prepares the draw of initial models.
 
     Args:
-      model: a function that returns a new model, or a model, whose
-        architecture is then built anew from its configuration. What is not
-        trained (frozen weights, adapted statistics) stays as it was given.
+      model: a function that returns a new model, or a model, which is then
+        rebuilt from its configuration. Non-trainable values (frozen weights,
+        adapted statistics) of a given model are kept.
       example: a batch of inputs, to build the model with.
     """
     self._example = example
@@ -62,7 +61,7 @@ class FlatModel:
     self.template = self.make()
     if not self.template.trainable_variables:
       raise errors.InputError(
-        'model', self.template.name, 'has nothing to train'
+        'model', self.template.name, 'has no trainable weights'
       )
     self._compute = self.template
     variables = self.template.non_trainable_variables
@@ -84,14 +83,14 @@ class FlatModel:
 
   @property
   def input_spec(self) -> Any:
-    """The structure of inputs, with a shape and a type for each array."""
+    """The structure of the inputs, with shape and dtype of each array."""
     return keras.tree.map_structure(
       lambda a: {'shape': list(a.shape[1:]), 'dtype': str(a.dtype)},
       self._example,
     )
 
   def make(self) -> keras.Model:
-    """A new, built model."""
+    """Returns a new, built model."""
     model = self._model_fn()
     if not isinstance(model, keras.Model):
       raise errors.InputError(
@@ -104,7 +103,7 @@ class FlatModel:
     return model
 
   def to_model(self, z: np.ndarray) -> keras.Model:
-    """A new plain Keras model that holds z."""
+    """Returns a new plain Keras model with the weights z."""
     model = self.make()
     _assign_fixed(model, _fixed_values(self.template))
     values = np.split(z, np.cumsum(self._sizes)[:-1])
@@ -116,25 +115,30 @@ class FlatModel:
     return model
 
   def read(self, model: keras.Model) -> np.ndarray:
-    """The vector z of a Keras model of this architecture."""
+    """Returns the vector z of a Keras model of this architecture."""
     values = [
       np.asarray(v, self.dtype).ravel() for v in self._flat_variables(model)
     ]
     return np.concatenate(values)
 
   def init(self, seed: np.ndarray) -> np.ndarray:
-    """An initial model, as the layers' initializers draw it, from a seed."""
+    """Draws an initial model with the layers' initializers, from a seed."""
     return self._init(seed)
 
   def lower(self, compute: keras.Model) -> None:
-    """Computes with another model with the same variables from now on."""
+    """Replaces the computation by a model with the same variables."""
     shapes = [tuple(v.shape) for v in self._flat_variables(compute)]
     if shapes != self._shapes:
       raise ValueError('the lowered model has other variables')
     self._compute = compute
 
   def unflatten(self, z: tf.Tensor, seed: tf.Tensor) -> Parts:
-    """From z and a seed for the model's own generators to tensors."""
+    """Converts z to tensors.
+
+    Args:
+      z: the model [P].
+      seed: for the model's seed generators.
+    """
     values = [
       tf.cast(tf.reshape(value, shape), dtype)
       for value, shape, dtype in zip(
@@ -155,7 +159,7 @@ class FlatModel:
     return Parts(values[:count], non_trainable)
 
   def flatten(self, parts: Parts) -> tf.Tensor:
-    """From tensors to z."""
+    """Converts tensors to z."""
     averaged = [parts.non_trainable[i] for i in self._averaged]
     values = [*parts.trainable, *averaged]
     return tf.concat(
@@ -165,10 +169,10 @@ class FlatModel:
   def apply(
     self, parts: Parts, x: Any, training: bool
   ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
-    """Outputs, the sum of the layers' own losses, new non-trainables.
+    """Returns the outputs, the layers' own losses and new non-trainables.
 
-    Unlike `keras.Model.stateless_call` it goes through `__call__`, so that a
-    `call` without the argument `training` still passes it on to its layers.
+    Unlike `keras.Model.stateless_call` it goes through `__call__`, so a `call`
+    without the argument `training` still passes it on to its layers.
     """
     variables = self._compute.non_trainable_variables
     mapping = [
@@ -207,7 +211,7 @@ class FlatModel:
     ]
 
   def _find_init(self) -> Callable[[np.ndarray], np.ndarray]:
-    """The compiled draw where initializers allow it, else model by model."""
+    """Returns a compiled draw where initializers allow it."""
     initializers = self._initializers()
     if initializers is None:
       return self._slow_init
@@ -228,7 +232,7 @@ class FlatModel:
             seeded = copy.copy(initializer)
             seeded.seed = generator
             value = seeded(self._shapes[i], dtype=self._dtypes[i])
-          else:  # the same for every seed
+          else:  # a constant
             value = tf.constant(constants[starts[i] : starts[i + 1]])
           values.append(tf.cast(tf.reshape(value, [-1]), self.dtype))
       return tf.concat(values, axis=0)
@@ -236,13 +240,13 @@ class FlatModel:
     return lambda seed: draw(tf.constant(seed)).numpy()
 
   def _initializers(self) -> list[Any] | None:
-    """Each variable's initializer, or None if they can't be told.
+    """Returns each variable's initializer, or None if one is unknown.
 
     Inside a stateless scope Keras defers initialization, and each new variable
-    holds its initializer. A variable that is given the template's value after
-    that, such as a pretrained weight, is a constant, whatever its initializer.
+    holds its initializer. A variable that the model function then sets to the
+    template's value, such as a pretrained weight, counts as a constant.
     """
-    found = []
+    initializers: list[Any] = []
     try:
       with keras.StatelessScope() as scope:
         variables = self._flat_variables(self.make())
@@ -250,14 +254,14 @@ class FlatModel:
         for variable, template in zip(variables, templates, strict=True):
           value = scope.get_current_value(variable)
           if value is None:
-            found.append(variable._initializer)
+            initializers.append(variable._initializer)
           elif np.array_equal(value, template.numpy()):
-            found.append(keras.initializers.Constant())
+            initializers.append(keras.initializers.Constant())
           else:
             return None
-    except Exception:  # whatever a user's model does that can't be deferred
+    except Exception:  # a user's model may do what cannot be deferred
       return None
-    return found if all(map(_is_keras, found)) else None
+    return initializers if all(map(_is_keras, initializers)) else None
 
   def _slow_init(self, seed: np.ndarray) -> np.ndarray:
     with _global_seed(int(seed.view(np.uint32)[0])):
@@ -265,7 +269,7 @@ class FlatModel:
 
 
 def architecture(model: keras.Model) -> dict[str, Any]:
-  """What Keras needs to build such a model anew, as JSON values."""
+  """Returns what Keras needs to rebuild a model, as JSON values."""
   config = keras.saving.serialize_keras_object(model)
   config.pop('compile_config', None)
   return config
@@ -281,12 +285,12 @@ def map_spec(function: Callable[[dict[str, Any]], Any], spec: Any) -> Any:
 
 
 def zeros_like_spec(spec: Any) -> Any:
-  """A batch of two zero inputs."""
+  """Returns a batch of two zero inputs."""
   return map_spec(lambda s: np.zeros((2, *s['shape']), s['dtype']), spec)
 
 
 def _model_fn(model: keras.Model | ModelFn) -> ModelFn:
-  """A function that makes models of the same architecture, untrained."""
+  """Returns a function that builds untrained models of one architecture."""
   if not isinstance(model, keras.Model):
     if not callable(model):
       raise errors.InputError(
@@ -295,19 +299,19 @@ def _model_fn(model: keras.Model | ModelFn) -> ModelFn:
     return model
   if not model.built:
     raise errors.InputError(
-      'model', model.name, 'is not built; pass a function that makes it'
+      'model', model.name, 'is not built; pass a function that returns it'
     )
   config = architecture(model)
   return lambda: keras.saving.deserialize_keras_object(copy.deepcopy(config))
 
 
 def _fixed_values(model: keras.Model) -> list[np.ndarray]:
-  """What a model does not train."""
+  """Returns the values that a model does not train."""
   return [v.numpy() for v in model.non_trainable_variables]
 
 
 def _assign_fixed(model: keras.Model, values: Sequence[np.ndarray]) -> None:
-  """Puts what `_fixed_values` read into a model, seed generators apart."""
+  """Assigns `_fixed_values` to a model, except to seed generators."""
   for variable, value in zip(
     model.non_trainable_variables, values, strict=True
   ):
@@ -317,7 +321,7 @@ def _assign_fixed(model: keras.Model, values: Sequence[np.ndarray]) -> None:
 
 
 def _finalize(model: keras.Model) -> None:
-  """`Normalization` computes with constants it makes of its variables."""
+  """Recomputes the constants that `Normalization` derives from variables."""
   for layer in model._flatten_layers():
     if isinstance(layer, keras.layers.Normalization):
       layer.finalize_state()
@@ -337,7 +341,7 @@ def _is_float(variable: keras.Variable) -> bool:
 
 
 def are_probabilities(outputs: Any) -> bool:
-  """Whether a model's outputs [N, C] are probabilities, not logits."""
+  """Returns whether outputs [N, C] are probabilities, not logits."""
   values = np.asarray(outputs, np.float64)
   if values.ndim != 2:
     return False
@@ -347,9 +351,9 @@ def are_probabilities(outputs: Any) -> bool:
 
 @contextlib.contextmanager
 def _global_seed(seed: int) -> Iterator[None]:
-  """Seeds Python, NumPy and TensorFlow; puts the first two back after.
+  """Seeds Python, NumPy and TensorFlow; restores the first two afterwards.
 
-  One thread at a time: the generators are everybody's.
+  One thread at a time, since the generators are global.
   """
   with _GLOBAL_SEED:
     states: Sequence[Any] = (random.getstate(), np.random.get_state())

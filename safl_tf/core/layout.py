@@ -1,17 +1,17 @@
-"""Where a model's tensors are in its vector z."""
+"""The positions of a model's tensors in its vector z."""
 
 import math
 from typing import NamedTuple
 
 
 class Tensor(NamedTuple):
-  """A piece of z.
+  """A tensor of z.
 
   Attributes:
     path: of the Keras variable, such as 'lenet5/conv2d/kernel'.
     shape: of the variable.
     start: of its elements in z.
-    trainable: whether it is trained; what is not is a moving statistic.
+    trainable: whether it is trained; others are moving statistics.
   """
 
   path: str
@@ -31,7 +31,7 @@ class Tensor(NamedTuple):
 
 
 class Layout(NamedTuple):
-  """A model's tensors, in the order of z; what is trained comes first."""
+  """A model's tensors in the order of z, trainable ones first."""
 
   tensors: tuple[Tensor, ...]
 
@@ -42,16 +42,16 @@ class Layout(NamedTuple):
 
   @property
   def trainable_size(self) -> int:
-    """How many elements, at the start of z, are trained."""
+    """The number of trainable elements, at the start of z."""
     return sum(tensor.size for tensor in self.tensors if tensor.trainable)
 
   def layers(self) -> list[tuple[Tensor, ...]]:
-    """The trained tensors, those of a Keras layer together, from the input.
+    """Returns the trainable tensors grouped by Keras layer, from the input.
 
     LeNet-5 has five such layers, each with its kernel and its bias.
     """
-    found: dict[str, list[Tensor]] = {}
+    layers: dict[str, list[Tensor]] = {}
     for tensor in self.tensors:
       if tensor.trainable:
-        found.setdefault(tensor.path.rpartition('/')[0], []).append(tensor)
-    return [tuple(tensors) for tensors in found.values()]
+        layers.setdefault(tensor.path.rpartition('/')[0], []).append(tensor)
+    return [tuple(tensors) for tensors in layers.values()]

@@ -1,4 +1,4 @@
-"""The loss of each example, of logits or of probabilities."""
+"""Per-example losses of logits or probabilities."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ Loss = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 
 def get(name: str, from_logits: bool) -> Loss:
-  """A loss by its name.
+  """Returns a loss by name.
 
   Args:
     name: 'categorical', -ln ŷ_label; or 'paper', the two-term cross-entropy
@@ -32,7 +32,7 @@ def get(name: str, from_logits: bool) -> Loss:
 
 
 def probabilities(outputs: tf.Tensor, from_logits: bool) -> tf.Tensor:
-  """The model's outputs as class probabilities ŷ."""
+  """Returns a model's outputs as class probabilities ŷ."""
   return tf.nn.softmax(outputs) if from_logits else outputs
 
 

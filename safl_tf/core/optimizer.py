@@ -2,7 +2,7 @@
 
 The arithmetic is Keras's own. Its TensorFlow optimizers write to `tf.Variable`s
 through `tf.distribute`; here the same update rules write to a stateless scope,
-so that many clients can train side by side, each from fresh slots.
+so that many clients can train in parallel, each with fresh slots.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from safl_tf.util import choices, errors, validation
 def get(
   optimizer: str | keras.optimizers.Optimizer, learning_rate: float
 ) -> keras.optimizers.Optimizer:
-  """A Keras optimizer by name, or the one given."""
+  """Returns a Keras optimizer by name, or the one passed in."""
   if isinstance(optimizer, keras.optimizers.Optimizer):
     return optimizer
   validation.choice('optimizer', optimizer, choices.OPTIMIZERS)
@@ -32,11 +32,14 @@ def get(
 
 
 class PureOptimizer:
-  """`initial` slots and `apply`, for one list of variables.
+  """A stateless optimizer for one list of variables.
+
+  Attributes:
+    initial: the initial slots.
 
   Args:
-    optimizer: any Keras optimizer; it is not changed.
-    variables: the variables that will be trained, for their shapes.
+    optimizer: any Keras optimizer; it is not modified.
+    variables: the variables to train, for their shapes.
   """
 
   def __init__(
@@ -62,7 +65,7 @@ class PureOptimizer:
     self.initial = [tf.constant(v.numpy()) for v in self._optimizer.variables]
 
   def starting_at(self, iteration: tf.Tensor) -> list[tf.Tensor]:
-    """Initial slots, but for the counter of steps, which is given."""
+    """Returns the initial slots with another step counter."""
     counter = self._optimizer.iterations
     return [
       tf.cast(iteration, slot.dtype) if variable is counter else slot
@@ -77,7 +80,7 @@ class PureOptimizer:
     gradients: Sequence[tf.Tensor],
     values: Sequence[tf.Tensor],
   ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-    """One step: (slots, gradients, values) -> (slots, values)."""
+    """Takes one step: (slots, gradients, values) -> (slots, values)."""
     mapping = [
       *zip(self._variables, values, strict=True),
       *zip(self._optimizer.variables, slots, strict=True),
@@ -91,15 +94,16 @@ class PureOptimizer:
 
 
 def _scoped(cls: type) -> Any:
-  """The optimizer class, writing through `keras.Variable.assign`."""
+  """Returns the optimizer class, writing through `keras.Variable.assign`."""
   return type(f'Scoped{cls.__name__}', (cls, _Scoped), {})
 
 
 class _Scoped(keras.optimizers.Optimizer):
-  """What TensorFlow's Keras optimizers override, put back.
+  """Restores the methods that Keras's TensorFlow optimizers override.
 
-  In the order of classes it comes after the optimizer's own and before those
-  that all optimizers share, so that what an optimizer overrides itself stays.
+  In the method resolution order it comes after the optimizer's own class and
+  before the classes that all optimizers share, so an optimizer's own overrides
+  stay in effect.
   """
 
   def assign(self, variable: keras.Variable, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""Where every random number comes from.
+"""Keys every random draw.
 
 A draw is a function of (run seed, role, indices such as the round t and the
 client k), never of the order of calls or the timing of threads. Both kinds of
@@ -13,7 +13,7 @@ import numpy as np
 
 
 class Role(enum.IntEnum):
-  """What a draw is for. The numbers are part of what a seed means."""
+  """The purpose of a draw; changing a number changes what a seed gives."""
 
   INIT = 1  # a client's own initial model
   SELECT = 2  # S_t
@@ -22,18 +22,18 @@ class Role(enum.IntEnum):
   GATE = 5  # whether a client uploads
   MODEL = 6  # dropout and other seed generators inside the model
   PARTITION = 7  # which examples a client holds
-  ATTACK = 8  # which clients are malicious, and what they do
-  MATCH = 9  # in which order FedMA goes over clients
-  HOLDOUT = 10  # which of its examples a client does not train on
+  ATTACK = 8  # which clients are malicious, and their corruptions
+  MATCH = 9  # the order in which FedMA visits clients
+  HOLDOUT = 10  # which examples a client holds out
 
 
 def generator(seed: int, role: Role, *indices: int) -> np.random.Generator:
-  """A NumPy generator for one purpose."""
+  """Returns a NumPy generator for one purpose."""
   return np.random.Generator(np.random.Philox(_sequence(seed, role, indices)))
 
 
 def pair(seed: int, role: Role, *indices: int) -> np.ndarray:
-  """A seed for `tf.random.stateless_*`: int32, shape [2]."""
+  """Returns a seed for `tf.random.stateless_*`: int32 [2]."""
   return _sequence(seed, role, indices).generate_state(2).view(np.int32)
 
 

@@ -1,4 +1,4 @@
-"""What a run is between rounds, and what is told of a round."""
+"""The state of a run between rounds, and the metrics of a round."""
 
 from typing import NamedTuple
 
@@ -8,14 +8,14 @@ from safl_tf.core import client_store
 
 
 class FederatedState(NamedTuple):
-  """Everything a run is after t rounds.
+  """The state of a run after t rounds.
 
   Attributes:
-    seed: of all draws.
-    t: rounds done.
-    z_bar: the server's model [P], None before anything was received.
+    seed: of all random draws.
+    t: the number of finished rounds.
+    z_bar: the global model [P], None before the first upload.
     client_models: the clients' own models.
-    memory: what the aggregator remembers.
+    memory: the aggregator's memory.
   """
 
   seed: int
@@ -26,14 +26,14 @@ class FederatedState(NamedTuple):
 
 
 class RoundMetrics(NamedTuple):
-  """What happened in a round; lists have an entry for each selected client.
+  """The metrics of a round; arrays have an entry for each selected client.
 
   Attributes:
     t: the round.
     ids: S_t.
     sent: whether each client's update was used.
     dropped: clients whose update was not finite.
-    malicious: how many of the selected clients are malicious.
+    malicious: the number of selected clients that are malicious.
     q: upload probabilities.
     delta: accuracy gaps Δ.
     p: probability that an element is kept local, averaged over clients.

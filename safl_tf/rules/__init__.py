@@ -1,7 +1,6 @@
-"""The four rules an algorithm is made of: select, mix, gate, aggregate.
+"""The four rules of an algorithm: select, mix, gate, aggregate.
 
-Each is a closure made by a small factory: a pure function of its arguments,
-with no files, no flags and no state of its own. `mix` and `gate` run inside a
-client's compiled update, on tensors; `select` and `aggregate` run at the server, on
-NumPy arrays.
+A factory returns each rule as a closure: a pure function of its arguments,
+without files, flags or state. `mix` and `gate` run inside a client's compiled
+round, on tensors; `select` and `aggregate` run on the server, on NumPy arrays.
 """

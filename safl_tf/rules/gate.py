@@ -1,4 +1,4 @@
-"""Whether a client uploads its update."""
+"""Rules that decide whether a client uploads its update."""
 
 import tensorflow as tf
 
@@ -29,9 +29,9 @@ def accuracy_gap(nu: float = 0.5) -> Gate:
     q = exp(-Δ/ν)
 
   Args:
-    nu: ν; the larger, the more is uploaded. The paper gives no value; 0.5
-      gives about the uploads of its Table VI. Small ones withhold almost
-      everything while z̄ is immature, so that it stays immature.
+    nu: ν; a larger value uploads more. The paper gives no value; 0.5 gives
+      about the uploads of its Table VI. Small values withhold almost all
+      updates while z̄ is immature, so that it stays immature.
 
   Returns:
     A gate on the accuracies, in [0, 1], of the global and the client's model.

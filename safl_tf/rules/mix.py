@@ -1,4 +1,4 @@
-"""What a client starts its round from: z̄, its own z, or something between."""
+"""Rules that mix z̄ and a client's own z into the model it trains."""
 
 import tensorflow as tf
 
@@ -23,7 +23,7 @@ def replace() -> Mix:
 
 
 def keep() -> Mix:
-  """A client goes on with its own model: w = z (ε = 0 and p = 1 in SAFL)."""
+  """Keeps the client's own model: w = z (SAFL with ε = 0 and p = 1)."""
 
   def mix(
     seed: tf.Tensor, t: tf.Tensor, z_bar: tf.Tensor, z: tf.Tensor
@@ -44,9 +44,9 @@ def anneal(
 
   Args:
     epsilon: ε, the weight of z̄ in an element that is kept local.
-    temperature: L, how many rounds the annealing takes to fall to 1/e.
-    granularity: 'element' draws every u_j by itself, as printed; 'model' draws
-      one u for the whole model, the reading in which a client accepts a state.
+    temperature: L, the number of rounds after which p is 1/e.
+    granularity: 'element' draws every u_j independently, as printed; 'model'
+      draws one u for the whole model, so that a client accepts or rejects it.
 
   Returns:
     mix(seed, t, z_bar, z) -> Mixed.

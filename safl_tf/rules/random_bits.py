@@ -1,4 +1,4 @@
-"""The one random draw that rules make."""
+"""Random draws inside compiled rules."""
 
 from typing import Any
 
@@ -6,10 +6,10 @@ import tensorflow as tf
 
 
 def bernoulli(seed: tf.Tensor, shape: Any, probability: tf.Tensor) -> tf.Tensor:
-  """True with the given probability, independently in every element.
+  """Draws True with a probability, independently for every element.
 
-  The bits are Philox's, which are the same with and without XLA and on every
-  device (TensorFlow's own floats made of them are not).
+  Philox bits are the same with and without XLA and on every device; the floats
+  that TensorFlow derives from them are not.
 
   Args:
     seed: int32 [2].

@@ -1,4 +1,4 @@
-"""Which clients take part in a round: S_t."""
+"""Rules that select the clients of a round, S_t."""
 
 import numpy as np
 

@@ -101,7 +101,7 @@ def test_fed_sgd_clients_keep_nothing():
   assert start.z_bar is not None
   np.testing.assert_array_equal(start.client_models[0], start.client_models[3])
   np.testing.assert_array_equal(start.client_models[0], start.z_bar)
-  assert len(after(trainer, 2).clients) == 0
+  assert len(after(trainer, 2).client_models) == 0
 
 
 def test_fed_sgd_refuses_what_makes_no_sense():
@@ -109,8 +109,9 @@ def test_fed_sgd_refuses_what_makes_no_sense():
   with pytest.raises(errors.InputError, match=r'^optimizer=adam: '):
     make(safl_tf.build_fed_sgd(), adam)
   for rule in ({'mix': mix.anneal()}, {'gate': gate.accuracy_gap()}):
-    with pytest.raises(errors.InputError, match='one common model'):
+    with pytest.raises(errors.InputError, match='FedSGD uploads') as error:
       dataclasses.replace(safl_tf.build_fed_sgd(), **rule)
+    assert error.value.argument in rule
 
 
 def test_fed_sgd_with_a_server_optimizer():
@@ -151,8 +152,8 @@ def test_local_only_clients_hear_nothing_of_each_other():
   x[SIZES[0] :] *= -3
   others = tiny.clients(SIZES, x, y)
   changed = after(make(safl_tf.build_local_only(), config, others), 3)
-  assert some.clients[0].tobytes() == changed.clients[0].tobytes()
-  assert some.clients[1].tobytes() != changed.clients[1].tobytes()
+  assert some.client_models[0].tobytes() == changed.client_models[0].tobytes()
+  assert some.client_models[1].tobytes() != changed.client_models[1].tobytes()
 
 
 def test_local_only_is_safl_with_epsilon_0_and_no_cooling():
@@ -225,7 +226,7 @@ def test_fed_prox_keeps_clients_nearer():
     trainer = make(safl_tf.build_fed_avg(), config)
     first = after(trainer, 1)
     second, _ = trainer.next(first)
-    moved = [second.clients[k] - first.z_bar for k in range(len(SIZES))]
+    moved = [second.client_models[k] - first.z_bar for k in range(len(SIZES))]
     return np.linalg.norm(moved)
 
   assert distance(1.0) < 0.9 * distance(0.0)

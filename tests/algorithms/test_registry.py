@@ -83,13 +83,20 @@ def test_every_name_has_a_builder():
 def test_fusions_by_name(aggregator):
   changed = registry.build('extended_safl', aggregator=aggregator)
   own = registry.build('extended_safl')
-  told, expected = algorithm_lib.describe(changed), algorithm_lib.describe(own)
-  assert {k for k in told if told[k] != expected[k]} <= {'aggregate'}
-  assert (told['aggregate'] == expected['aggregate']) == (aggregator == 'size')
+  description, expected = (
+    algorithm_lib.describe(changed),
+    algorithm_lib.describe(own),
+  )
+  assert {k for k in description if description[k] != expected[k]} <= {
+    'aggregate'
+  }
+  assert (description['aggregate'] == expected['aggregate']) == (
+    aggregator == 'size'
+  )
 
 
 def test_arguments_of_fusions_and_of_the_server():
-  told = algorithm_lib.describe(
+  description = algorithm_lib.describe(
     registry.build(
       'safl',
       aggregator='trimmed_mean',
@@ -99,8 +106,8 @@ def test_arguments_of_fusions_and_of_the_server():
       server_beta_1=0.8,
     )
   )['aggregate']
-  assert 'trim_fraction=0.1' in told and 'yogi' in told
-  assert 'learning_rate=0.5' in told and 'beta_1=0.8' in told
+  assert 'trim_fraction=0.1' in description and 'yogi' in description
+  assert 'learning_rate=0.5' in description and 'beta_1=0.8' in description
   ida = algorithm_lib.describe(registry.build('ida', ida_norm='l1'))[
     'aggregate'
   ]
@@ -109,10 +116,10 @@ def test_arguments_of_fusions_and_of_the_server():
 
 def test_layers_of_astw():
   def layerwise(name, **arguments):
-    told = algorithm_lib.describe(registry.build(name, **arguments))[
+    description = algorithm_lib.describe(registry.build(name, **arguments))[
       'aggregate'
     ]
-    return 'layerwise=True' in told
+    return 'layerwise=True' in description
 
   assert layerwise('astw') and not layerwise('astw_safl')
   assert not layerwise('astw', astw_layerwise=False)
@@ -125,7 +132,7 @@ def test_what_makes_no_sense_is_refused():
     dataclasses.replace(bbp, mix=mix.anneal())
   with pytest.raises(errors.InputError, match='within a pass'):
     dataclasses.replace(registry.build('fedma'), gate=gate.accuracy_gap())
-  with pytest.raises(errors.InputError, match='aggregator of its own'):
+  with pytest.raises(errors.InputError, match='FedMA is an aggregator'):
     dataclasses.replace(
       registry.build('fedma'), aggregate=aggregate.coordinate_median()
     )

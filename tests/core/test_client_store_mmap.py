@@ -30,9 +30,9 @@ def rows(numbers, size=3):
 
 def check_in_use(clients, count):
   """Only so many places are taken, and each other one is free once."""
-  keeper = clients._keeper
-  assert keeper._taken - len(keeper._free) == count
-  assert len(set(keeper._free)) == len(keeper._free)
+  backend = clients._backend
+  assert backend._used - len(backend._free) == count
+  assert len(set(backend._free)) == len(backend._free)
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_grows_in_segments(tmp_path, short_segments):
   clients = create(tmp_path)
   for k in range(30):
     clients = clients.updated(rows([k]))
-  assert len(clients._keeper._segments) == 8
+  assert len(clients._backend._segments) == 8
   for k in range(30):
     np.testing.assert_array_equal(clients[k], [k, k, k])
 
@@ -77,9 +77,9 @@ def test_room_is_used_again(tmp_path, short_segments):
   clients = create(tmp_path).updated(rows(range(4)))
   for _ in range(50):
     clients = clients.updated(rows([1, 2]))
-  assert len(clients._keeper._segments) == 2  # both values are there for a time
+  assert len(clients._backend._segments) == 2  # two values
   kept = [clients := clients.updated(rows([0])) for _ in range(10)]
-  assert len(clients._keeper._segments) > 2
+  assert len(clients._backend._segments) > 2
   del kept
   gc.collect()
   check_in_use(clients, 4)
@@ -106,7 +106,7 @@ def test_models_of_another_dtype_are_refused(tmp_path, short_segments):
   for _ in range(9):  # and take no room
     with pytest.raises(TypeError, match='float64'):
       clients.updated({1: np.zeros(3)})
-  assert len(clients._keeper._segments) == 1
+  assert len(clients._backend._segments) == 1
 
 
 def test_narrow_numbers(tmp_path):
@@ -122,14 +122,14 @@ def test_full_disk(tmp_path, monkeypatch):
   small = create(tmp_path).updated(rows(range(4)))
 
   def full(*args):
-    raise OSError(errno.ENOSPC, 'No space left on client')
+    raise OSError(errno.ENOSPC, 'No space left on device')
 
   monkeypatch.setattr(os, 'posix_fallocate', full)
   with pytest.raises(OSError) as caught:
     small.updated(rows(range(4)))
   assert caught.value.errno == errno.ENOSPC
   assert caught.value.filename == str(tmp_path)
-  assert "no room for 0 MB more of clients' models (No space" in str(
+  assert "no space for 0 MB more of clients' models (No space" in str(
     caught.value
   )
   clients.updated(rows([1]))  # has room already
@@ -143,16 +143,16 @@ def test_really_no_room(tmp_path):
   script = (
     'import resource, sys\n'
     'import numpy as np\n'
-    'from safl_tf import store\n'
+    'from safl_tf.core import client_store\n'
     'resource.setrlimit(resource.RLIMIT_FSIZE, (10_000_000, 10_000_000))\n'
-    'clients = store.create("mmap", None, 3, np.float32, sys.argv[1])\n'
+    'clients = client_store.create("mmap", None, 3, np.float32, sys.argv[1])\n'
     'clients.updated({1: np.ones(3, np.float32)})\n'
   )
   command = [sys.executable, '-c', script, str(tmp_path)]
   done = subprocess.run(command, capture_output=True, text=True, check=False)
   assert done.returncode == 1
   assert done.stderr.endswith(
-    "no room for 67 MB more of clients' models (File too large): "
+    "no space for 67 MB more of clients' models (File too large): "
     f"'{tmp_path}'\n"
   )
 
@@ -163,7 +163,7 @@ def test_really_no_room(tmp_path):
 def test_the_room_is_reserved(tmp_path):
   """Not only a length: nothing is missing when a page is written to."""
   clients = create(tmp_path).updated(rows([0]))
-  found = os.fstat(clients._keeper._file.fileno())
+  found = os.fstat(clients._backend._file.fileno())
   assert found.st_blocks * 512 >= found.st_size > 60e6
 
 
@@ -171,8 +171,8 @@ def test_nothing_is_left_by_a_killed_process(tmp_path):
   script = (
     'import os, sys\n'
     'import numpy as np\n'
-    'from safl_tf import store\n'
-    'clients = store.create("mmap", None, 3, np.float32, sys.argv[1])\n'
+    'from safl_tf.core import client_store\n'
+    'clients = client_store.create("mmap", None, 3, np.float32, sys.argv[1])\n'
     'clients = clients.updated({1: np.ones(3, np.float32)})\n'
     'os.kill(os.getpid(), 9)\n'
   )
@@ -183,7 +183,7 @@ def test_nothing_is_left_by_a_killed_process(tmp_path):
 
 def test_the_file_is_closed_with_the_last_value(tmp_path):
   clients = create(tmp_path).updated(rows([1]))
-  file = clients._keeper._file
+  file = clients._backend._file
   del clients
   gc.collect()
   assert file.closed

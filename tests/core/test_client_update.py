@@ -50,7 +50,10 @@ class Client:
       self.flat, algorithm or safl_tf.build_fed_avg(), config, x, y
     )
     self.update = base.CompiledRound(
-      update, client_update.StepRunner(cut=not jit), update.signature(), jit
+      update,
+      client_update.StepRunner(trim_padding=not jit),
+      update.signature(),
+      jit,
     )
 
   def init(self, k=1):
@@ -150,7 +153,7 @@ def test_traced_once(dense):
   assert dense.update.num_traces == 1
 
 
-def test_a_model_that_is_not_finite_is_told(dense):
+def test_a_model_that_is_not_finite_is_reported(dense):
   z = dense.init()
   z[0] = np.inf
   assert not dense.run(dense.plan(20), z).finite

@@ -82,7 +82,10 @@ PROBLEMS = {
 EXTENDED = safl_tf.build_extended_safl(nu=0.4)  # all there is in a round
 
 
-def make(executor, algorithm=None, model=tiny.dense, clients=None, **options):
+SAFL = safl_tf.build_safl()
+
+
+def make(executor, algorithm=SAFL, model=tiny.dense, clients=None, **options):
   options = {'config': CONFIG, 'jit_compile': 'false', **options}
   return process.FederatedProcess(
     model,
@@ -116,7 +119,10 @@ def test_same_results(executor, problem):
     make(executor, EXTENDED, model, clients(), jit_compile='auto')
   )
   np.testing.assert_allclose(other.z_bar, state.z_bar, **CLOSE)
-  mine, others = state.client_models.to_arrays(), other.clients.to_arrays()
+  mine, others = (
+    state.client_models.to_arrays(),
+    other.client_models.to_arrays(),
+  )
   np.testing.assert_array_equal(mine['client_ids'], others['client_ids'])
   np.testing.assert_allclose(
     others['client_models'], mine['client_models'], **CLOSE
@@ -224,12 +230,12 @@ def test_a_client_that_diverges_is_dropped(executor):
   huge = x.copy()
   huge[20:33] *= 1e30  # client 1's
   broken, sound = (
-    run(make(executor, None, linear, tiny.clients(SIZES, features, y)), 1)
+    run(make(executor, SAFL, linear, tiny.clients(SIZES, features, y)), 1)
     for features in (huge, x)
   )
   np.testing.assert_array_equal(broken[1].dropped, [1])
   for k in (0, 2, 3, 4, 5):
-    one, other = (found[0].clients[k] for found in (broken, sound))
+    one, other = (found[0].client_models[k] for found in (broken, sound))
     assert one.tobytes() == other.tobytes()
 
 
@@ -266,7 +272,7 @@ def test_a_pool_raises_errors_and_goes_on(broken):
   assert list(pool.map(make_task, [1, 2])) == [1, 2]  # the place is free again
 
 
-def test_a_pool_uses_all_places_at_once():
+def test_a_pool_uses_all_workers_at_once():
   """Each waits for the other: one after the other they would time out."""
   meet = threading.Barrier(2)
   seen = []
@@ -323,7 +329,7 @@ def test_bytes_of_a_step_follow_the_batch():
 
   def measured(batch_size):
     config = client_config.LocalConfig(batch_size=batch_size)
-    trainer = make('serial', None, lenet5.lenet5, images((28, 28, 1)))
+    trainer = make('serial', SAFL, lenet5.lenet5, images((28, 28, 1)))
     update = client_update.ClientUpdate(
       trainer.model, trainer.algorithm, config, *images_and_labels()
     )
@@ -348,18 +354,19 @@ TWO_DEVICES = """
   two = [tf.config.LogicalDeviceConfiguration()] * 2
   tf.config.set_logical_device_configuration(cpu, two)
 
-  from safl_tf.executors import common
-  from tests import test_executors, tiny_rounds
+  from safl_tf.core.executors import base
+  from tests import tiny_rounds
+  from tests.core import test_executors
 
   executor = sys.argv[1]
   used = []
-  original = common.to_numpy
+  original = base.to_numpy
 
   def spy(update):
     used.append(update.z.device[-5:])
     return original(update)
 
-  common.to_numpy = spy
+  base.to_numpy = spy
   one = test_executors.make(executor, device='cpu:1', stack=2)
   expected, _ = test_executors.run(one, 3)
   assert set(used) == {'CPU:1'}, used
@@ -374,7 +381,7 @@ TWO_DEVICES = """
 
 
 @pytest.mark.parametrize('executor', OTHERS)
-def test_two_clients_of_a_kind_side_by_side(executor):
+def test_two_devices_of_a_kind_in_parallel(executor):
   """Two logical CPU devices stand in for two GPUs."""
   program = textwrap.dedent(TWO_DEVICES)
   done = subprocess.run(

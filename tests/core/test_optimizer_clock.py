@@ -127,7 +127,11 @@ def test_a_constant_rate_does_not_care():
   for clock in ('participation', 'run'):
     config = client_config.LocalConfig(batch_size=8, optimizer_clock=clock)
     trainer = process.FederatedProcess(
-      tiny.dense, tiny.clients(), config=config, jit_compile='false'
+      tiny.dense,
+      tiny.clients(),
+      safl_tf.build_safl(),
+      config,
+      jit_compile='false',
     )
     state = trainer.initialize()
     for _ in range(2):

@@ -18,7 +18,9 @@ def test_nobody_uploads():
   assert (metrics[1].delta > 0).all() and not metrics[1].sent.any()
   assert states[2].z_bar.tobytes() == states[1].z_bar.tobytes()
   for k in range(3):  # they trained all the same
-    assert not np.array_equal(states[2].clients[k], states[1].clients[k])
+    assert not np.array_equal(
+      states[2].client_models[k], states[1].client_models[k]
+    )
   assert metrics[1].bytes_up == 0 and metrics[1].bytes_down > 0
 
 
@@ -73,7 +75,7 @@ def test_h_on_examples_that_are_held_out(monkeypatch):
       outputs = trainer.model.to_model(z)(clients.x[rows]).numpy()
       return np.mean(outputs.argmax(axis=1) == clients.y[rows])
 
-    mine, theirs = h(states[2].clients[k]), h(states[1].z_bar)
+    mine, theirs = h(states[2].client_models[k]), h(states[1].z_bar)
     expected = abs(theirs - mine) / (theirs + mine + 1e-6)
     assert metrics[1].delta[k] == pytest.approx(expected, abs=1e-6)
 

@@ -1,1 +1,1 @@
-"""FedMA: rounds that match the units of clients' models before averaging."""
+"""FedMA: matches the units of clients' models before it averages them."""

@@ -1,11 +1,11 @@
-"""Which layers of a Keras model FedMA matches, and how they follow each other.
+"""The chain of weight layers of a Keras model that FedMA matches.
 
 A chain has N weight layers, Conv2D and Dense, with L_0, L_1, ..., L_N units:
-filters or neurons; L_0 are the inputs' channels or features. Whatever lies
-between two of them leaves the units apart and in order, on the last axis:
+filters or neurons; L_0 are the input's channels or features. Layers between two
+of them keep the units separate and in order, on the last axis:
 
 - channels of an image, one element each (convolution, pooling);
-- after (H, W, C) was flattened, element (h·W + w)·C + c is of unit c.
+- after flattening (H, W, C), element (h·W + w)·C + c belongs to unit c.
 
 So every kernel, reshaped to [q, L_(l-1), L_l], has the units of the layer below
 on its second axis: q is kh·kw for a convolution, H·W for a dense layer after
@@ -21,7 +21,7 @@ import numpy as np
 from safl_tf.util import errors
 
 _WEIGHTED = (keras.layers.Conv2D, keras.layers.Dense)
-# Layers without weights that treat every channel by itself, all in one way.
+# Layers without weights that process every channel independently and alike.
 _BETWEEN = (
   'Activation',
   'ActivityRegularization',
@@ -51,7 +51,7 @@ class Link(NamedTuple):
 
   Attributes:
     name: of the Keras layer.
-    positions: q, how many weights lead from a unit below to one of its own.
+    positions: q, the number of weights from a unit below to a unit.
     biased: whether its units have a bias.
   """
 
@@ -82,29 +82,29 @@ class Chain(NamedTuple):
     return sum(self.layer_size(i) for i in range(len(self.links)))
 
   def resized(self, hidden: Iterable[int]) -> 'Chain':
-    """The chain with other widths of its hidden layers."""
+    """Returns the chain with other widths of its hidden layers."""
     inner = (int(width) for width in hidden)
     return Chain(self.links, (self.widths[0], *inner, self.widths[-1]))
 
   def kernel_shape(self, i: int) -> tuple[int, int, int]:
-    """[q, L_i, L_(i+1)] of the i-th layer, counted from 0."""
+    """Returns [q, L_i, L_(i+1)] of the i-th layer, counted from 0."""
     return self.links[i].positions, self.widths[i], self.widths[i + 1]
 
   def layer_size(self, i: int) -> int:
-    """The number of parameters of the i-th layer."""
+    """Returns the number of parameters of the i-th layer."""
     q, incoming, units = self.kernel_shape(i)
     return (q * incoming + self.links[i].biased) * units
 
   def tensors_below(self, i: int) -> int:
-    """How many trained tensors come before the i-th layer's."""
+    """Returns the number of trainable tensors before the i-th layer."""
     return sum(1 + link.biased for link in self.links[:i])
 
 
 def find(model: keras.Model) -> Chain:
-  """The chain of a built model.
+  """Returns the chain of a built model.
 
   Raises:
-    errors.InputError: if there is anything in it that FedMA can't match.
+    errors.InputError: the model has a layer that FedMA cannot match.
   """
   try:
     return _find(model)
@@ -114,7 +114,7 @@ def find(model: keras.Model) -> Chain:
 
 
 def rebuild(model: keras.Model, hidden: Iterable[int]) -> keras.Model:
-  """A new model of the same layers, with other widths of the hidden ones."""
+  """Returns a new model with other widths of the hidden layers."""
   chain = find(model)
   old, new = (
     dict(zip((link.name for link in chain.links), widths, strict=True))
@@ -129,7 +129,7 @@ def rebuild(model: keras.Model, hidden: Iterable[int]) -> keras.Model:
 
   def clone(layer: keras.layers.Layer) -> keras.layers.Layer:
     config = layer.get_config()
-    # Functions of the user's own have no name that Keras could find them by.
+    # Keras cannot find a user's own functions by name.
     own = {key: getattr(layer, key, None) for key in config}
     config |= {key: value for key, value in own.items() if callable(value)}
     if layer.name in new:
@@ -144,7 +144,9 @@ def rebuild(model: keras.Model, hidden: Iterable[int]) -> keras.Model:
     return type(layer).from_config(config)
 
   entry = None
-  if not isinstance(model, keras.Sequential):  # which keeps the input's name
+  if not isinstance(
+    model, keras.Sequential
+  ):  # Sequential keeps the input's name
     name = model.layers[0].name
     entry = keras.tree.map_structure(
       lambda t: keras.Input(batch_shape=t.shape, dtype=t.dtype, name=name),
@@ -154,15 +156,14 @@ def rebuild(model: keras.Model, hidden: Iterable[int]) -> keras.Model:
 
 
 class _CannotMatchError(Exception):
-  """Why a model is no chain, in words."""
+  """A model is not a chain; the message says why."""
 
 
 def _find(model: keras.Model) -> Chain:
   links: list[Link] = []
   widths: list[int] = []
-  last: list[
-    keras.layers.Layer
-  ] = []  # the last weight layer, and what followed it
+  # The last weight layer and the layers that followed it.
+  last: list[keras.layers.Layer] = []
   for layer in _walk(model):
     if type(layer) not in _WEIGHTED:
       if layer.weights:
@@ -189,7 +190,7 @@ def _find(model: keras.Model) -> Chain:
 
 
 def _walk(model: keras.Model) -> Iterator[keras.layers.Layer]:
-  """The layers of a chain in order, without the input layer."""
+  """Yields the layers of a chain in order, without the input layer."""
   is_graph = isinstance(model, keras.Sequential) or hasattr(model, 'operations')
   if not is_graph or not _is_keras(model):
     raise _CannotMatchError(
@@ -201,14 +202,14 @@ def _walk(model: keras.Model) -> Iterator[keras.layers.Layer]:
     layers = list(_graph_walk(model))
   for layer in layers:
     if hasattr(layer, 'layers'):
-      _refuse(layer, 'is a model in the model')
+      _refuse(layer, 'is a nested model')
     if not isinstance(layer, keras.layers.InputLayer):
       yield layer
 
 
 def _graph_walk(model: keras.Model) -> Iterator[keras.layers.Layer]:
-  """The layers of a functional model, which must not branch."""
-  seen = set()
+  """Yields the layers of a functional model, which must not branch."""
+  names = set()
   depths = sorted(model._nodes_by_depth.items(), reverse=True)
   for _, nodes in depths:
     layer = nodes[0].operation
@@ -217,10 +218,10 @@ def _graph_walk(model: keras.Model) -> Iterator[keras.layers.Layer]:
     if len(nodes[0].input_tensors) > 1:
       _refuse(layer, 'joins branches')
     if not isinstance(layer, keras.layers.Layer):
-      _refuse(layer, 'is no layer')
-    if layer.name in seen:
+      _refuse(layer, 'is not a layer')
+    if layer.name in names:
       _refuse(layer, 'is used twice')
-    seen.add(layer.name)
+    names.add(layer.name)
     yield layer
 
 
@@ -237,15 +238,15 @@ def _check_weighted(layer: keras.layers.Layer) -> None:
 
 
 def _check_between(layer: keras.layers.Layer, width: int) -> None:
-  """Refuses what may not come after a weight layer of that width."""
+  """Refuses a layer that may not follow a weight layer of that width."""
   _check_format(layer)
   kind = _kind(layer)
   if kind in _RESHAPING:
     size = layer.output.shape[-1]
     if size is None or size % width:
-      _refuse(layer, f'tears apart the {width} channels')
+      _refuse(layer, f'splits the {width} channels')
   elif kind not in (*_BETWEEN, 'Softmax'):
-    _refuse(layer, 'is not known to keep channels apart')
+    _refuse(layer, 'is not known to keep channels separate')
   elif kind == 'Rescaling' and np.ndim(layer.scale) + np.ndim(layer.offset):
     _refuse(layer, 'scales channels differently')
 
@@ -256,7 +257,7 @@ def _check_format(layer: keras.layers.Layer) -> None:
 
 
 def _check_pointwise(layer: keras.layers.Layer) -> None:
-  """Refuses activations between layers that look across units."""
+  """Refuses activations that look across units."""
   activation = getattr(layer, 'activation', None)
   rank = len(layer.output.shape)
   if _kind(layer) == 'Softmax' or not _is_pointwise(activation, rank):
@@ -264,7 +265,7 @@ def _check_pointwise(layer: keras.layers.Layer) -> None:
 
 
 def _is_pointwise(activation: Any, rank: int) -> bool:
-  """Whether a change of one unit changes nothing but this unit."""
+  """Returns whether changing one unit changes only this unit."""
   if activation is None:
     return True
   units = 6
@@ -284,7 +285,7 @@ def _is_keras(layer: keras.layers.Layer) -> bool:
 
 
 def _kind(layer: keras.layers.Layer) -> str:
-  """A Keras layer's class name; a user's own class is none of them."""
+  """Returns a Keras layer's class name; '' for a user's own class."""
   return type(layer).__name__ if _is_keras(layer) else ''
 
 

@@ -1,4 +1,4 @@
-"""One layer of several clients' models, matched or averaged."""
+"""Matches or averages one layer of several clients' models."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,8 +14,8 @@ class MatchedLayer(NamedTuple):
 
   Attributes:
     weights: of the layer, with L units.
-    maps: π_k [L_k] of each client: its unit -> the global one.
-    counts: how many clients' units each global one is made of [L].
+    maps: π_k [L_k] of each client: its unit -> the global unit.
+    counts: the number of client units in each global unit [L].
   """
 
   weights: layer_weights.Weights
@@ -33,34 +33,34 @@ def match(
   """Matches the units of a hidden layer.
 
   Args:
-    settings: how.
-    layers: each client's, with inputs in the global order.
-    sizes: of the clients' data.
-    rng: for what the matching draws.
-    reference: the layer of the last global model of the same width, if any.
+    settings: how to match.
+    layers: each client's layer, with inputs in the global order.
+    sizes: the clients' numbers of examples.
+    rng: for the matching.
+    reference: the same layer of the last global model, if any.
   """
   rows = [layer_weights.to_rows(layer) for layer in layers]
   prior = np.zeros(rows[0].shape[1])
   if layers[0].bias is not None:
     prior[-1] = matching_rules.BIAS_PRIOR
   old = None if reference is None else layer_weights.to_rows(reference)
-  found = matching_rules.match_units(settings, rows, sizes, prior, rng, old)
-  weights = layer_weights.from_rows(found.rows, layers[0])
-  return MatchedLayer(weights, found.maps, found.counts)
+  matched = matching_rules.match_units(settings, rows, sizes, prior, rng, old)
+  weights = layer_weights.from_rows(matched.rows, layers[0])
+  return MatchedLayer(weights, matched.maps, matched.counts)
 
 
 def average_classifier(
   layers: Sequence[layer_weights.Weights], counts: np.ndarray
 ) -> layer_weights.Weights:
-  """The global last layer, whose units are classes and so need no matching.
+  """Averages the last layer, whose units are classes and need no matching.
 
   Args:
-    layers: each client's, with inputs in the global order.
-    counts: how many examples of each class the clients have [J, classes]; the
-      layer may have more units than there are classes.
+    layers: each client's layer, with inputs in the global order.
+    counts: the clients' numbers of examples of each class [J, classes]; the
+      layer may have more units than classes.
   """
-  spare = layers[0].kernel.shape[-1] - counts.shape[1]
-  padded = np.pad(counts, ((0, 0), (0, spare)))
+  unused = layers[0].kernel.shape[-1] - counts.shape[1]
+  padded = np.pad(counts, ((0, 0), (0, unused)))
   kernels, biases = zip(*layers, strict=True)
   dtype = kernels[0].dtype
   kernel = matching_rules.average_classes(kernels, padded).astype(dtype)

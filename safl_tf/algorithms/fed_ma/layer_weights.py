@@ -1,4 +1,4 @@
-"""The flat vector z of a chain as layers' weights, and what is done to them."""
+"""Converts the vector z of a chain to layers' weights and back."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -21,28 +21,28 @@ class Weights(NamedTuple):
 
 
 def split(chain: layer_chain.Chain, z: np.ndarray) -> list[Weights]:
-  """The layers of z, as views."""
+  """Splits z into its layers, as views."""
   if z.shape != (chain.size,):
     raise ValueError(f'a model has shape {z.shape}, not ({chain.size},)')
-  found, start = [], 0
+  layers, start = [], 0
   for i, link in enumerate(chain.links):
     shape = chain.kernel_shape(i)
     stop = start + int(np.prod(shape))
     kernel = z[start:stop].reshape(shape)
     start = stop + shape[-1] * link.biased
-    found.append(Weights(kernel, z[stop:start] if link.biased else None))
-  return found
+    layers.append(Weights(kernel, z[stop:start] if link.biased else None))
+  return layers
 
 
 def join(layers: Sequence[Weights]) -> np.ndarray:
-  """The z of layers."""
+  """Joins layers to z."""
   return np.concatenate(
     [part.ravel() for layer in layers for part in layer if part is not None]
   )
 
 
 def to_rows(layer: Weights) -> np.ndarray:
-  """One row for each unit: its weights, then its bias; float64."""
+  """Returns a row for each unit: its weights, then its bias; float64."""
   kernel, bias = layer
   rows = kernel.reshape(-1, kernel.shape[-1]).T
   if bias is not None:
@@ -51,7 +51,7 @@ def to_rows(layer: Weights) -> np.ndarray:
 
 
 def from_rows(rows: np.ndarray, like: Weights) -> Weights:
-  """The inverse of `to_rows`, for any number of units.
+  """Inverts `to_rows`, for any number of units.
 
   Args:
     rows: one for each unit.
@@ -64,12 +64,12 @@ def from_rows(rows: np.ndarray, like: Weights) -> Weights:
 
 
 def place_inputs(layer: Weights, pi: np.ndarray, width: int) -> Weights:
-  """The layer after units below moved: K_new[:, π(i)] = K[:, i], else zero.
+  """Permutes a layer's inputs: K_new[:, π(i)] = K[:, i], else zero.
 
   Args:
-    layer: with inputs from the client's units.
-    pi: π, the client's unit below -> the global one.
-    width: how many global ones there are below.
+    layer: with the client's order of inputs.
+    pi: π, the client's unit below -> the global unit.
+    width: the number of global units below.
   """
   positions, _, units = layer.kernel.shape
   kernel = np.zeros((positions, width, units), layer.kernel.dtype)
@@ -80,17 +80,17 @@ def place_inputs(layer: Weights, pi: np.ndarray, width: int) -> Weights:
 def pick(
   chain: layer_chain.Chain, z: np.ndarray, chosen: Sequence[np.ndarray]
 ) -> np.ndarray:
-  """A model of some of a model's hidden units.
+  """Selects or reorders a model's hidden units.
 
-  With a permutation of each layer's units it computes the same.
+  A permutation of each layer's units leaves the model's function unchanged.
 
   Args:
     chain: of z.
     z: the model.
-    chosen: for each hidden layer, its units that are taken, in their new order.
+    chosen: for each hidden layer, the units to take, in their new order.
 
   Returns:
-    The new z, of as many units as were taken.
+    The new z.
   """
   first, last = (np.arange(chain.widths[i]) for i in (0, -1))
   units = [first, *chosen, last]

@@ -1,7 +1,7 @@
-"""What FedMA remembers between rounds, as arrays that can be checkpointed.
+"""FedMA's memory between rounds, as named arrays for checkpoints.
 
-Names begin with 'global_' for the matching that gave the global model there is,
-and with 'pass_' for the one under way.
+Names start with 'global_' for the matching behind the current global model, and
+with 'pass_' for the pass in progress.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,14 +16,13 @@ Memory = Mapping[str, np.ndarray]
 
 
 class Matching(NamedTuple):
-  """Which client's unit is which global unit, in the layers matched so far.
+  """The clients' units as global units, in the layers matched so far.
 
   Attributes:
     ids: the J clients.
     widths: of all hidden layers: of the global ones, then of the clients'.
     maps: each client's maps, layer after layer: int32 [J, sum of widths].
-    counts: how many clients' units each global unit is made of, layer after
-      layer.
+    counts: the number of client units in each global unit, layer after layer.
   """
 
   ids: np.ndarray
@@ -34,7 +33,7 @@ class Matching(NamedTuple):
   def extended(
     self, i: int, maps: Sequence[np.ndarray], counts: np.ndarray
   ) -> 'Matching':
-    """The same after the i-th hidden layer was matched."""
+    """Returns the matching with the i-th hidden layer added."""
     widths = self.widths.copy()
     widths[i] = len(counts)
     new = np.stack(maps).astype(np.int32)
@@ -45,22 +44,22 @@ class Matching(NamedTuple):
     )
 
   def only(self, kept: np.ndarray) -> 'Matching':
-    """The same for some of the clients.
+    """Returns the matching of some of the clients.
 
     Args:
-      kept: whether each stays [J].
+      kept: whether to keep each client [J].
     """
     return self._replace(ids=self.ids[kept], maps=self.maps[kept])
 
   def chosen(self, k: int, widths: Sequence[int]) -> list[np.ndarray]:
-    """Which global units client k takes over, for each hidden layer.
+    """Returns the global units that client k adopts in each hidden layer.
 
-    Those of its own maps, or, if it took no part, those that most clients
-    share, the first of equal ones.
+    They are those of its own maps or, if it did not participate, those that
+    the most clients share; ties go to the first.
 
     Args:
       k: the client.
-      widths: how many units a client has in each hidden layer.
+      widths: of a client's hidden layers.
     """
     (rows,) = np.nonzero(self.ids == k)
     if len(rows):
@@ -72,12 +71,12 @@ class Matching(NamedTuple):
     ]
 
   def write(self, prefix: str) -> dict[str, np.ndarray]:
-    """As arrays with such names."""
+    """Returns the fields as named arrays."""
     return {prefix + name: value for name, value in self._asdict().items()}
 
 
 def begin(ids: np.ndarray, widths: Sequence[int]) -> Matching:
-  """Before any layer was matched.
+  """Returns the matching before the first layer.
 
   Args:
     ids: the clients.
@@ -92,14 +91,14 @@ def begin(ids: np.ndarray, widths: Sequence[int]) -> Matching:
 
 
 def read(memory: Memory, prefix: str) -> Matching | None:
-  """What was written with such names, if anything was."""
+  """Reads what `Matching.write` wrote; None if there is nothing."""
   if f'{prefix}ids' not in memory:
     return None
   return Matching(*(memory[prefix + name] for name in Matching._fields))
 
 
 def finished(memory: Memory) -> dict[str, np.ndarray]:
-  """What is known of the global model, without the pass under way."""
+  """Returns the memory without the pass in progress."""
   return {
     name: value for name, value in memory.items() if name.startswith(GLOBAL)
   }

@@ -1,6 +1,6 @@
 """FedMA's rounds: layer by layer, or all layers at once.
 
-What is counted as moved, in bytes, per client:
+Communication in bytes, per client:
 
 - up, layer by layer: the layer that is matched in this round; in the last round
   of a pass also the client's class counts, int32. At once: the whole model and
@@ -27,7 +27,7 @@ from safl_tf.core import algorithm as algorithm_lib
 from safl_tf.core import client_trainer, seeds
 from safl_tf.core import state as state_lib
 
-_MOST_SHAPES = 6  # of models that stay compiled, besides the original
+_MAX_SHAPES = 6  # of models that stay compiled, besides the original
 _INT = np.dtype(np.int32).itemsize
 
 Result = tuple[state_lib.FederatedState, state_lib.RoundMetrics]
@@ -43,7 +43,7 @@ class MatchedRounds:
   layer i over and puts the inputs of layer i+1 into the global order. The last
   layer's units are classes: it is averaged by class counts. Only then is there
   a new global model. A client whose update is not finite is out until the next
-  pass; if all are, the pass is given up, and nothing happens until the next.
+  pass; if all are, the pass is abandoned until the next one starts.
 
   The first pass starts from the clients' own initial models. After it, with
   fixed widths, clients start from the global model; where layers may grow, a
@@ -51,11 +51,11 @@ class MatchedRounds:
   clients' models keep their size. What FedProx pulls to is the model that a
   client starts the round from, once there is anything of the server's in it.
 
-  All that is remembered is in `FederatedState.memory`, see `progress`; in the
-  midst of a pass also its clients' models, 'pass_models'.
+  `FederatedState.memory` holds the progress, see `progress`; during a pass also
+  its clients' models, 'pass_models'.
 
   Attributes:
-    rounds_per_pass: how many rounds give a global model.
+    rounds_per_pass: how many rounds it takes to get a new global model.
 
   Args:
     trainer: for models of the original widths.
@@ -76,18 +76,18 @@ class MatchedRounds:
     self._clients = trainer.clients
     self._chain = layer_chain.find(trainer.model.template)
     self._item = np.dtype(trainer.model.dtype).itemsize
-    self._resized = functools.lru_cache(_MOST_SHAPES)(self._new_trainer)
+    self._resized = functools.lru_cache(_MAX_SHAPES)(self._new_trainer)
     self._layerwise = self._match.schedule == 'layerwise'
     self.rounds_per_pass = len(self._chain.links) if self._layerwise else 1
 
   def next(self, state: state_lib.FederatedState) -> Result:
-    """One communication round."""
+    """Runs one communication round."""
     return self._next_layer(state) if self._layerwise else self._next_all(state)
 
   def trainer_of(
     self, state: state_lib.FederatedState
   ) -> client_trainer.ClientTrainer:
-    """For models with the widths of the global one."""
+    """Returns the trainer for models with the widths of z̄."""
     return self._trainer_for(state.memory.get(progress.WIDTHS))
 
   def _next_layer(self, state: state_lib.FederatedState) -> Result:
@@ -111,12 +111,12 @@ class MatchedRounds:
     trained = self._trainer_for(done.widths).train(
       state.seed, t, done.ids, start, chain.tensors_below(i)
     )
-    new = self._learned(state, chain, done, i, trained)
+    new = self._after_layer(state, chain, done, i, trained)
     return new, self._trainer.measure(
       trained, trained.sent, self._up(chain, i), self._down(chain, i, state)
     )
 
-  def _learned(
+  def _after_layer(
     self,
     state: state_lib.FederatedState,
     chain: layer_chain.Chain,
@@ -124,7 +124,7 @@ class MatchedRounds:
     i: int,
     trained: client_trainer.CohortOutput,
   ) -> state_lib.FederatedState:
-    """The state after layer i was matched."""
+    """Returns the state after matching layer i."""
     new = state._replace(t=trained.t, memory=progress.finished(state.memory))
     sent = trained.sent
     if not sent.any():
@@ -179,7 +179,7 @@ class MatchedRounds:
   def _aggregated(
     self, state: state_lib.FederatedState, trained: client_trainer.CohortOutput
   ) -> state_lib.FederatedState:
-    """The state after all layers were matched, of the clients that uploaded."""
+    """Returns the state after matching all layers of the uploads."""
     own = trained.kept()
     new, sent = state._replace(t=trained.t), trained.sent
     if sent.any():
@@ -188,11 +188,11 @@ class MatchedRounds:
         layer_weights.split(self._chain, trained.uploads[row].z)
         for row in np.flatnonzero(sent)
       ]
-      found = []
+      layers = []
       for i in range(len(self._chain.hidden)):
         uploads = [z[i] for z in models]
         matched = self._match_layer(state, i, uploads, done.ids)
-        found.append(matched.weights)
+        layers.append(matched.weights)
         done = done.extended(i, matched.maps, matched.counts)
         for z, pi in zip(models, matched.maps, strict=True):
           z[i + 1] = layer_weights.place_inputs(
@@ -200,7 +200,7 @@ class MatchedRounds:
           )
       last = self._classifier([z[-1] for z in models], done.ids)
       new = new._replace(
-        z_bar=layer_weights.join([*found, last]),
+        z_bar=layer_weights.join([*layers, last]),
         memory=done.write(progress.GLOBAL),
       )
       own |= {k: self._aligned(done, k, own[k]) for k in done.ids.tolist()}
@@ -211,12 +211,12 @@ class MatchedRounds:
   def _aligned(
     self, done: progress.Matching, k: int, z: np.ndarray
   ) -> np.ndarray:
-    """A client's own model, its units in the order of the global ones."""
+    """Returns a client's own model with its units in the global order."""
     maps = done.chosen(k, self._chain.hidden)
     return layer_weights.pick(self._chain, z, [np.argsort(pi) for pi in maps])
 
   def _initial(self, state: state_lib.FederatedState, k: int) -> np.ndarray:
-    """What client k begins a pass with."""
+    """Returns the model client k starts a pass from."""
     if state.z_bar is None:
       return state.client_models[k]
     done = progress.read(state.memory, progress.GLOBAL)
@@ -231,7 +231,7 @@ class MatchedRounds:
   def _underway(
     self, state: state_lib.FederatedState
   ) -> tuple[progress.Matching, list[np.ndarray]]:
-    """The pass that is under way; without clients if it was given up."""
+    """Returns the pass in progress; without clients if it was abandoned."""
     done = progress.read(state.memory, progress.PASS)
     if done is None:
       return progress.begin(np.zeros(0), self._chain.hidden), []
@@ -258,7 +258,7 @@ class MatchedRounds:
     return layer_match.average_classifier(uploads, counts)
 
   def _up(self, chain: layer_chain.Chain, i: int) -> int:
-    """What a client uploads of layer i."""
+    """Returns the bytes a client uploads for layer i."""
     last = i == len(chain.links) - 1
     counts = self._clients.num_classes * _INT if last else 0
     return chain.layer_size(i) * self._item + counts
@@ -266,7 +266,7 @@ class MatchedRounds:
   def _down(
     self, chain: layer_chain.Chain, i: int, state: state_lib.FederatedState
   ) -> int:
-    """What a client receives before it trains layer i."""
+    """Returns the bytes a client receives before it trains layer i."""
     if i == 0:
       return 0 if state.z_bar is None else state.z_bar.nbytes
     size = chain.layer_size(i - 1) * self._item
@@ -275,7 +275,7 @@ class MatchedRounds:
   def _trainer_for(
     self, hidden: np.ndarray | None
   ) -> client_trainer.ClientTrainer:
-    """The trainer of models with these widths."""
+    """Returns the trainer for models with these hidden widths."""
     if hidden is None or tuple(hidden) == self._chain.hidden:
       return self._trainer
     return self._resized(tuple(map(int, hidden)))

@@ -1,4 +1,4 @@
-"""What executors share: a compiled round, and threads that run such."""
+"""A compiled round, and threads that run compiled rounds."""
 
 import queue
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,17 +12,17 @@ from safl_tf.core import client_update
 
 
 class ExecutorOptions(NamedTuple):
-  """What an executor is told.
+  """Options of an executor.
 
   Attributes:
     jit_compile: whether XLA compiles the model.
-    per_example: whether the model treats each example by itself, so that
-      filling up a batch changes nothing.
-    max_steps: local steps of the largest client.
-    max_measured: batches that it measures h on.
-    cohort: clients in a round.
+    per_example: whether the model processes each example independently, so that
+      padding a batch changes nothing.
+    max_steps: the number of local steps of the largest client.
+    max_measured: the number of batches it measures h on.
+    cohort: the number of clients in a round.
     on_gpu: whether it runs on GPUs.
-    stack: clients that `vectorized` stacks; None to choose by memory.
+    stack: the number of clients `vectorized` stacks; by memory if None.
   """
 
   jit_compile: bool
@@ -39,32 +39,32 @@ class CompiledRound:
 
   Args:
     update: a client's round.
-    control: how its pieces are run.
-    signature: of a task.
+    runner: runs its pieces.
+    signature: of the round's input.
     jit_compile: whether XLA compiles it.
   """
 
   def __init__(
     self,
     update: client_update.ClientUpdate,
-    control: client_update.StepRunner,
+    runner: client_update.StepRunner,
     signature: client_update.ClientInput,
     jit_compile: bool,
   ):
     self._device = update.device
     self._function = tf.function(
-      lambda task: update(task, control),
+      lambda inputs: update(inputs, runner),
       input_signature=[signature],
       jit_compile=jit_compile,
       autograph=False,
     )
 
   def __call__(
-    self, task: client_update.ClientInput
+    self, inputs: client_update.ClientInput
   ) -> client_update.ClientOutput:
     """Runs the round."""
     with tf.device(self._device):
-      return to_numpy(self._function(task))
+      return to_numpy(self._function(inputs))
 
   @property
   def num_traces(self) -> int:
@@ -72,38 +72,38 @@ class CompiledRound:
     return self._function.experimental_get_tracing_count()
 
 
-def to_numpy(update: client_update.ClientOutput) -> client_update.ClientOutput:
-  """The same, off the TensorFlow device."""
-  return client_update.ClientOutput(*map(np.asarray, update))
+def to_numpy(output: client_update.ClientOutput) -> client_update.ClientOutput:
+  """Copies an output from the TensorFlow device."""
+  return client_update.ClientOutput(*map(np.asarray, output))
 
 
 class Pool:
-  """Threads, each with a place to run at.
+  """A pool of threads, one for each worker function.
 
   Args:
-    places: functions that do the same, on different TensorFlow devices or on
-      the same one; as many run at a time as there are places.
+    workers: equivalent functions, on different TensorFlow devices or on the
+      same one; each runs one call at a time.
   """
 
-  def __init__(self, places: Sequence[Callable[[Any], Any]]):
+  def __init__(self, workers: Sequence[Callable[[Any], Any]]):
     self._free: queue.SimpleQueue[Callable[[Any], Any]] = queue.SimpleQueue()
-    for place in places:
-      self._free.put(place)
+    for worker in workers:
+      self._free.put(worker)
     self._threads = futures.ThreadPoolExecutor(
-      len(places), thread_name_prefix='device'
+      len(workers), thread_name_prefix='client'
     )
 
   def map(
     self, make: Callable[[Any], Any], items: Iterable[Any]
   ) -> Iterator[Any]:
-    """place(make(item)) for every item, in order."""
+    """Yields worker(make(item)) for every item, in order."""
 
     def run(item: Any) -> Any:
-      made = make(item)
-      place = self._free.get()
+      prepared = make(item)
+      worker = self._free.get()
       try:
-        return place(made)
+        return worker(prepared)
       finally:
-        self._free.put(place)
+        self._free.put(worker)
 
     return self._threads.map(run, items)

@@ -1,8 +1,7 @@
-"""One client after the other, step by step: the plain reference.
+"""Runs one client after the other, step by step: the reference to debug.
 
-Every piece of a round is a small function, called from Python; a debugger sees
-what passes between them. `tf.config.run_functions_eagerly(True)` lets it look
-into the pieces, too.
+Every piece of a round is a small function, called from Python, so a debugger
+can stop between them; with `tf.config.run_functions_eagerly(True)` also inside.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +14,7 @@ from safl_tf.core.executors import base
 
 
 class Serial:
-  """The plain loop, on the first TensorFlow device.
+  """Runs clients in a Python loop, on the first TensorFlow device.
 
   Args:
     updates: a client's round, on each TensorFlow device.
@@ -28,28 +27,28 @@ class Serial:
     options: base.ExecutorOptions,
   ):
     self._update = updates[0]
-    self._control = _StepByStep(options.jit_compile)
+    self._runner = _StepByStep(options.jit_compile)
 
   def __call__(
     self,
     make_input: Callable[[int], client_update.ClientInput],
     ids: Sequence[int],
   ) -> Iterator[client_update.ClientOutput]:
-    """One update after the other."""
+    """Yields the clients' outputs, in the order of ids."""
     for k in ids:
       with tf.device(self._update.device):
-        task = tf.nest.map_structure(tf.convert_to_tensor, make_input(k))
-        update = self._update(task, self._control)
-      yield base.to_numpy(update)
+        inputs = tf.nest.map_structure(tf.convert_to_tensor, make_input(k))
+        output = self._update(inputs, self._runner)
+      yield base.to_numpy(output)
 
   @property
   def num_traces(self) -> int:
     """How often any piece was traced."""
-    return self._control.num_traces
+    return self._runner.num_traces
 
 
 class _StepByStep(client_update.StepRunner):
-  """Calls pieces one by one, in Python's own loop."""
+  """Calls pieces one by one from Python."""
 
   def __init__(self, jit_compile: bool):
     super().__init__(trim_padding=not jit_compile)

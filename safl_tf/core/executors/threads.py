@@ -1,4 +1,4 @@
-"""Several clients side by side, on as many threads as there are cores.
+"""Runs clients in parallel, on one thread for each core.
 
 A client's whole round is one compiled function. TensorFlow releases the
 interpreter lock while it computes, so threads run in parallel.
@@ -12,12 +12,12 @@ from safl_tf.core.executors import base
 
 
 class Threads:
-  """A thread for each core, or for each GPU.
+  """Runs clients on a thread for each core, or for each GPU.
 
   Args:
     updates: a client's round, on each TensorFlow device.
     options: of the executor.
-    workers: number of threads, if not that.
+    workers: the number of threads, instead of the number of cores.
   """
 
   def __init__(
@@ -27,9 +27,9 @@ class Threads:
     workers: int | None = None,
   ):
     jit_compile = options.jit_compile
-    control = client_update.StepRunner(trim_padding=not jit_compile)
+    runner = client_update.StepRunner(trim_padding=not jit_compile)
     self._rounds = [
-      base.CompiledRound(update, control, update.signature(), jit_compile)
+      base.CompiledRound(update, runner, update.signature(), jit_compile)
       for update in updates
     ]
     if workers is None:
@@ -44,7 +44,7 @@ class Threads:
     make_input: Callable[[int], client_update.ClientInput],
     ids: Sequence[int],
   ) -> Iterator[client_update.ClientOutput]:
-    """The updates, in the order of ids."""
+    """Yields the clients' outputs, in the order of ids."""
     return self._pool.map(make_input, ids)
 
   @property
@@ -54,7 +54,7 @@ class Threads:
 
 
 def cores() -> int:
-  """How many this process may use, where the system tells."""
+  """Returns the number of CPU cores available to this process."""
   if hasattr(os, 'sched_getaffinity'):
     return len(os.sched_getaffinity(0))
   return os.cpu_count() or 1

@@ -1,10 +1,9 @@
-"""Several clients stacked into one computation, which fills a GPU.
+"""Runs stacks of clients as one computation, which fills a GPU.
 
-A stack of D clients takes its steps together: `tf.vectorized_map` turns a step
-into one with a leading client axis, so that D small matrix products become one
-batched product. A client with fewer steps waits for the others. The last stack
-of a round is filled up with clients that do nothing, so that all have one
-shape and nothing is traced again.
+A stack of D clients takes its steps together: `tf.vectorized_map` adds a client
+axis to a step, so that D small matrix products become one batched product. A
+client with fewer steps waits for the others. The last stack of a round is
+padded with idle clients, so that all stacks have one shape and one trace.
 """
 
 import math
@@ -18,15 +17,15 @@ import tensorflow as tf
 from safl_tf.core import batching, client_update
 from safl_tf.core.executors import base
 
-# A stack may take this share of the hardware's memory, and no more clients than
-# these: on a CPU larger stacks only fall out of the caches.
+# Limits of a stack: its share of the device's memory, and its clients; on a CPU
+# larger stacks only fall out of the caches.
 _MEMORY_SHARE = 0.25
-_MOST_ON_GPU = 64
-_MOST_ON_CPU = 4
+_MAX_ON_GPU = 64
+_MAX_ON_CPU = 4
 
 
 class Vectorized:
-  """Stacks; one at a time on each TensorFlow device.
+  """Runs one stack at a time on each TensorFlow device.
 
   Args:
     updates: a client's round, on each TensorFlow device.
@@ -39,20 +38,20 @@ class Vectorized:
     options: base.ExecutorOptions,
   ):
     signature = updates[0].signature(options.max_steps, options.max_measured)
-    most = options.stack or fitting(
+    max_stack = options.stack or fitting(
       step_bytes(updates[0], signature),
       memory_bytes(options.on_gpu),
-      _MOST_ON_GPU if options.on_gpu else _MOST_ON_CPU,
+      _MAX_ON_GPU if options.on_gpu else _MAX_ON_CPU,
     )
-    self.stack = balanced(options.cohort, len(updates), most)
+    self.stack = balanced(options.cohort, len(updates), max_stack)
     exact = not (options.per_example or options.jit_compile)
-    control = _Stacked(exact)
+    runner = _Stacked(exact)
     stacked = tf.nest.map_structure(
       lambda spec: tf.TensorSpec([self.stack, *spec.shape], spec.dtype),
       signature,
     )
     self._rounds = [
-      base.CompiledRound(update, control, stacked, options.jit_compile)
+      base.CompiledRound(update, runner, stacked, options.jit_compile)
       for update in updates
     ]
     self._pool = base.Pool(self._rounds)
@@ -62,13 +61,13 @@ class Vectorized:
     make_input: Callable[[int], client_update.ClientInput],
     ids: Sequence[int],
   ) -> Iterator[client_update.ClientOutput]:
-    """The updates, in the order of ids."""
+    """Yields the clients' outputs, in the order of ids."""
 
     def make(group: Sequence[int]) -> client_update.ClientInput:
-      tasks = [make_input(k) for k in group]
-      idle = _padding_client(tasks[0])
-      tasks += [idle] * (self.stack - len(tasks))
-      return tf.nest.map_structure(lambda *fields: np.stack(fields), *tasks)
+      inputs = [make_input(k) for k in group]
+      idle = _padding_client(inputs[0])
+      inputs += [idle] * (self.stack - len(inputs))
+      return tf.nest.map_structure(lambda *fields: np.stack(fields), *inputs)
 
     groups = [ids[i : i + self.stack] for i in range(0, len(ids), self.stack)]
     results = self._pool.map(make, groups)
@@ -86,13 +85,13 @@ class Vectorized:
 
 
 def _padding_client(
-  task: client_update.ClientInput,
+  inputs: client_update.ClientInput,
 ) -> client_update.ClientInput:
-  """A task with nothing to do."""
+  """Returns an input without steps."""
   none = np.int32(0)
-  return task._replace(
-    plan=task.plan._replace(num_steps=none),
-    measured=task.measured._replace(num_steps=none),
+  return inputs._replace(
+    plan=inputs.plan._replace(num_steps=none),
+    measured=inputs.measured._replace(num_steps=none),
   )
 
 
@@ -100,8 +99,8 @@ class _Stacked(client_update.StepRunner):
   """Maps pieces over the client axis.
 
   Args:
-    exact: whether steps with a short batch are taken client by client, for
-      models that look across a batch and so must not see it filled up.
+    exact: whether to run steps with a short batch client by client, for models
+      that look across a batch and so must not see padding.
   """
 
   def __init__(self, exact: bool):
@@ -158,41 +157,41 @@ def _spec_of_one(stacked: tf.Tensor) -> tf.TensorSpec:
 
 
 def _expand_rank(active: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-  """[D] -> [D, 1, ..., 1], of the value's rank."""
+  """Reshapes [D] to [D, 1, ..., 1], to the value's rank."""
   return tf.reshape(active, [-1] + [1] * (len(value.shape) - 1))
 
 
-def fitting(step: int, memory: int, most: int) -> int:
-  """How many clients fit in memory together, between 1 and most.
+def fitting(step: int, memory: int, limit: int) -> int:
+  """Returns how many clients fit into memory together, at least 1.
 
   Args:
-    step: bytes of one client's step.
-    memory: bytes that there are in all; not what is free now, so that the
-      same run is cut into the same stacks whenever it is resumed.
-    most: an upper limit.
+    step: the bytes of one client's step.
+    memory: the total bytes, not the free ones, so that a resumed run is cut
+      into the same stacks.
+    limit: the maximum.
   """
-  return max(1, min(most, int(_MEMORY_SHARE * memory / step)))
+  return max(1, min(limit, int(_MEMORY_SHARE * memory / step)))
 
 
-def balanced(cohort: int, places: int, most: int) -> int:
-  """The size of stacks that gives all places the same, with few idle rows.
+def balanced(cohort: int, num_devices: int, limit: int) -> int:
+  """Returns the stack size that balances devices with few idle clients.
 
   Args:
-    cohort: clients in a round.
-    places: TensorFlow devices that they are shared out to.
-    most: the largest size.
+    cohort: the number of clients in a round.
+    num_devices: the number of TensorFlow devices.
+    limit: the maximum.
   """
-  turns = math.ceil(cohort / (places * most))
-  return math.ceil(cohort / (places * turns))
+  turns = math.ceil(cohort / (num_devices * limit))
+  return math.ceil(cohort / (num_devices * turns))
 
 
 def step_bytes(
   update: client_update.ClientUpdate, signature: client_update.ClientInput
 ) -> int:
-  """An upper bound of what one client's step needs: every tensor in it."""
+  """Returns the bytes of all tensors in one client's step, an upper bound."""
 
-  def step(task: client_update.ClientInput) -> client_update.ClientOutput:
-    return update(task, _OneStep(trim_padding=False))
+  def step(inputs: client_update.ClientInput) -> client_update.ClientOutput:
+    return update(inputs, _OneStep(trim_padding=False))
 
   graph = (
     tf.function(step, input_signature=[signature], autograph=False)
@@ -208,7 +207,7 @@ def step_bytes(
 
 
 class _OneStep(client_update.StepRunner):
-  """Every loop is its first step."""
+  """Runs only the first step of every loop."""
 
   def loop(
     self,
@@ -223,10 +222,10 @@ class _OneStep(client_update.StepRunner):
 
 
 def memory_bytes(on_gpu: bool) -> int:
-  """The memory of the device that is computed on; the smallest of several."""
+  """Returns the memory of the device, or of the smallest of several."""
   if not on_gpu:
     return psutil.virtual_memory().total
   from tensorflow.python.client import device_lib
 
-  found = device_lib.list_local_devices()
-  return min(d.memory_limit for d in found if d.device_type == 'GPU')
+  devices = device_lib.list_local_devices()
+  return min(d.memory_limit for d in devices if d.device_type == 'GPU')

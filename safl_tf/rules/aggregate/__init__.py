@@ -1,4 +1,4 @@
-"""How the server makes its model z̄ of what it received."""
+"""Aggregators: rules that compute z̄ from the uploads of a round."""
 
 from safl_tf.rules.aggregate.base import (
   Aggregated,

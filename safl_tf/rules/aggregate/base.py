@@ -1,4 +1,4 @@
-"""What a aggregator is, and the plain one: an average by size."""
+"""The types of an aggregator, and FedAvg's weighted mean."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,10 +15,10 @@ Updates = algorithm.Updates
 
 
 def weighted_mean(eta: Any, z: Sequence[np.ndarray]) -> np.ndarray:
-  """Σ_k η_k z_k / Σ_k η_k, summed in float64, in the type of z.
+  """Returns Σ_k η_k z_k / Σ_k η_k, summed in float64, in the dtype of z.
 
   Args:
-    eta: coefficients, shape [r]; they are normalised here.
+    eta: coefficients, shape [r]; need not be normalised.
     z: r vectors of shape [P].
   """
   eta = np.asarray(eta, np.float64)
@@ -29,7 +29,7 @@ def weighted_mean(eta: Any, z: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def by_size() -> Aggregator:
-  """FedAvg's aggregator, equation (3) with η_k = m_k / Σ m over the received."""
+  """Averages by size: equation (3) with η_k = m_k / Σ m over the uploads."""
 
   def apply(
     memory: Memory, updates: Updates, z_bar: np.ndarray | None

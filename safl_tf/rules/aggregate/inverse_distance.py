@@ -1,4 +1,4 @@
-"""Aggregation by inverse distance: models near the average count more."""
+"""Inverse distance aggregation: models near the average weigh more."""
 
 from collections.abc import Sequence
 
@@ -16,15 +16,15 @@ def inverse_distance(
   power: float = 1.0,
   by_size: bool = False,
 ) -> base.Aggregator:
-  """IDA, inverse distance aggregation (Yeganeh et al. 2020).
+  """Builds IDA, inverse distance aggregation (Yeganeh et al. 2020).
 
-    z̄ = Σ_k η_k z_k,   η_k as `inverse_distance_weights` gives it
+    z̄ = Σ_k η_k z_k,   η_k from `inverse_distance_weights`
 
-  Models that are all the same give that very model.
+  Equal models give exactly that model.
 
   Args:
-    reference: what distances are taken from: the 'mean' of the received models
-      or their average by 'size'.
+    reference: the point distances are measured from: the plain 'mean' of the
+      uploads, or their mean weighted by 'size'.
     norm: 'l2' or 'l1', over the whole model.
     power: of the distance; 0 gives the plain mean.
     by_size: whether η_k is also multiplied by m_k.
@@ -54,19 +54,19 @@ def inverse_distance_weights(
   power: float = 1.0,
   by_size: bool = False,
 ) -> np.ndarray:
-  """The coefficients η of IDA, shape [r], in float64.
+  """Returns the coefficients η of IDA, shape [r], in float64.
 
     d_k = ‖z_ref - z_k‖ + δ,   δ = 1e-12 (1 + max_j ‖z_ref - z_j‖)
     η_k = d_k^-power / Σ_j d_j^-power
 
-  The formula in print takes distances from z̄ itself, which depends on η; z_ref
-  is a first average of the received models in its place. A model that is z_ref
-  gets almost all the weight, several of them share it.
+  The printed formula measures distances from z̄ itself, which depends on η;
+  z_ref, a first average of the uploads, replaces it. A model that equals z_ref
+  gets almost all the weight; several such models share it.
 
   Args:
-    z: the received models, r vectors of shape [P].
-    m: the sizes of the clients' data, shape [r].
-    reference: z_ref is the 'mean' of the models or their average by 'size'.
+    z: the uploads, r vectors of shape [P].
+    m: the clients' numbers of examples, shape [r].
+    reference: z_ref is the plain 'mean' or the mean weighted by 'size'.
     norm: 'l2' or 'l1', over the whole model.
     power: of the distance.
     by_size: whether η_k is also multiplied by m_k, before the division.

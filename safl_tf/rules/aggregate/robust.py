@@ -1,7 +1,7 @@
-"""Aggregators that a few wrong or malicious models can't move far.
+"""Byzantine-robust aggregators: a few arbitrary models have little influence.
 
-None of them looks at the sizes of the clients' data, which a malicious client
-could make up. Models that are all the same give that very model.
+None of them uses the clients' numbers of examples, which a malicious client
+could forge. Equal models give exactly that model.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,27 +15,27 @@ Models = Sequence[np.ndarray]
 
 
 def coordinate_median() -> base.Aggregator:
-  """The median of every element (Yin et al. 2018), not weighted by size.
+  """Takes the median of every element (Yin et al. 2018), unweighted.
 
     z̄_j = median_k z_kj
 
-  With an even number of models it is the mean of the two in the middle.
+  With an even number of models it is the mean of the two middle values.
   """
 
   def estimate(z: Models) -> np.ndarray:
     return _trimmed(z, (len(z) - 1) // 2)
 
-  return _fusion(estimate)
+  return _aggregator(estimate)
 
 
 def trimmed_mean(trim_fraction: float = 0.2) -> base.Aggregator:
-  """The trimmed mean of every element (Yin et al. 2018), not weighted by size.
+  """Takes the trimmed mean of every element (Yin et al. 2018), unweighted.
 
-  Of the r values of an element, the ⌊fraction · r⌋ smallest and as many of the
-  largest are left out; z̄_j is the mean of the others.
+  It drops the ⌊fraction · r⌋ smallest and as many of the largest of the r
+  values of an element; z̄_j is the mean of the others.
 
   Args:
-    trim_fraction: what to leave out at each end, in [0, 0.5). 0 is the mean.
+    trim_fraction: the share to drop at each end, in [0, 0.5). 0 is the mean.
   """
   if validation.real('trim_fraction', trim_fraction, 0, 0.5) == 0.5:
     raise errors.InputError(
@@ -45,21 +45,21 @@ def trimmed_mean(trim_fraction: float = 0.2) -> base.Aggregator:
   def estimate(z: Models) -> np.ndarray:
     return _trimmed(z, int(trim_fraction * len(z)))
 
-  return _fusion(estimate)
+  return _aggregator(estimate)
 
 
 def krum(num_byzantine: int | None = None) -> base.Aggregator:
-  """Krum (Blanchard et al. 2017): the one model with the lowest score.
+  """Selects the model with the lowest score: Krum (Blanchard et al. 2017).
 
     score_k = Σ ‖z_k - z_j‖²  over the r - f - 2 models j nearest to k
 
-  Not weighted by size. The first of equal scores is taken.
+  Unweighted. Ties go to the first.
 
   Args:
-    num_byzantine: f, how many models may be malicious. By default the most that
-      Krum withstands, ⌊(r - 3) / 2⌋ or 0 if that is less. A round with fewer
-      than f + 3 models is not refused: scores look at the nearest model only,
-      and nothing is promised about the result.
+    num_byzantine: f, the number of Byzantine models to tolerate. By default
+      Krum's maximum, max(0, ⌊(r - 3) / 2⌋). A round with fewer than f + 3
+      models is not refused: scores then use the nearest model only, without
+      any guarantee.
   """
   if num_byzantine is not None:
     validation.integer('num_byzantine', num_byzantine, 0)
@@ -68,21 +68,20 @@ def krum(num_byzantine: int | None = None) -> base.Aggregator:
     scores = _krum_scores(z, _byzantine(num_byzantine, len(z)))
     return z[int(np.argmin(scores))]
 
-  return _fusion(estimate)
+  return _aggregator(estimate)
 
 
 def multi_krum(
   num_byzantine: int | None = None, num_selected: int | None = None
 ) -> base.Aggregator:
-  """Multi-Krum (Blanchard et al. 2017): the mean of those that score lowest.
+  """Averages the models with the lowest scores: Multi-Krum.
 
-  Scores are as in `krum`. Not weighted by size. The first of equal scores are
-  taken.
+  Blanchard et al. 2017; scores as in `krum`, unweighted. Ties go to the first.
 
   Args:
     num_byzantine: f, as in `krum`.
-    num_selected: how many models to average, r - f by default. A round with
-      fewer models averages all of them; at least one is always taken.
+    num_selected: the number of models to average, at least 1; r - f by default.
+      A round with fewer models averages all of them.
   """
   if num_byzantine is not None:
     validation.integer('num_byzantine', num_byzantine, 0)
@@ -95,28 +94,27 @@ def multi_krum(
     chosen = np.argsort(_krum_scores(z, f), kind='stable')[:count]
     return np.stack([z[k] for k in chosen]).mean(axis=0, dtype=np.float64)
 
-  return _fusion(estimate)
+  return _aggregator(estimate)
 
 
 def geometric_median(
   max_iterations: int = 100, tolerance: float = 1e-8
 ) -> base.Aggregator:
-  """The geometric median, as in RFA (Pillutla et al. 2022) but for the sizes.
+  """Takes the geometric median, as RFA (Pillutla et al. 2022), unweighted.
 
     z̄ = argmin_v Σ_k ‖v - z_k‖
 
-  by the smoothed iterations of Weiszfeld, in float64 and from the median of
-  every element:
+  by smoothed Weiszfeld iterations, in float64, from the coordinate median:
 
     v ← Σ_k z_k/d_k / Σ_k 1/d_k,   d_k = √(‖v - z_k‖² + ν²)
 
   ν is 1e-9 times the median distance at the start. RFA weights models by size;
-  here all count the same.
+  here all weigh the same.
 
   Args:
-    max_iterations: the most iterations of a round.
-    tolerance: iterations end when ‖Σ_k (z_k - v)/d_k‖, which is 0 at the
-      smoothed median, is at most this times r. It is free of a scale.
+    max_iterations: the maximum number of iterations in a round.
+    tolerance: iterations stop when ‖Σ_k (z_k - v)/d_k‖, which is 0 at the
+      smoothed median, is at most this times r; independent of scale.
   """
   validation.integer('max_iterations', max_iterations, 1)
   validation.real('tolerance', tolerance, 0)
@@ -124,7 +122,7 @@ def geometric_median(
   def estimate(z: Models) -> np.ndarray:
     v = _trimmed(z, (len(z) - 1) // 2)
     nu = 1e-9 * np.median([np.linalg.norm(model - v) for model in z])
-    if nu == 0:  # v is more than half of the models, and so the median
+    if nu == 0:  # v equals more than half of the models, so it is the median
       return v
     for _ in range(max_iterations):
       pull, weight = np.zeros_like(v), 0.0
@@ -138,42 +136,42 @@ def geometric_median(
         break
     return v
 
-  return _fusion(estimate)
+  return _aggregator(estimate)
 
 
-def _fusion(estimate: Callable[[Models], np.ndarray]) -> base.Aggregator:
-  """The aggregator that estimates z̄ of the models alone."""
+def _aggregator(estimate: Callable[[Models], np.ndarray]) -> base.Aggregator:
+  """Builds an aggregator from an estimator of z̄."""
 
   def apply(
     memory: base.Memory, updates: base.Updates, z_bar: np.ndarray | None
   ) -> base.Aggregated:
     del z_bar
     z = updates.z
-    same = all(np.array_equal(model, z[0]) for model in z[1:])
-    # Rounding is kept away from models that are the same; always a copy.
+    equal = all(np.array_equal(model, z[0]) for model in z[1:])
+    # Equal models must not be rounded; always a copy.
     return base.Aggregated(
-      np.array(z[0] if same else estimate(z), z[0].dtype), memory
+      np.array(z[0] if equal else estimate(z), z[0].dtype), memory
     )
 
   return base.Aggregator(apply)
 
 
 def _trimmed(z: Models, count: int) -> np.ndarray:
-  """The mean, in float64, without `count` values at each end of an element."""
+  """Returns the mean without `count` values at each end, in float64."""
   ordered = np.sort(np.stack(z), axis=0)
   return ordered[count : len(z) - count].mean(axis=0, dtype=np.float64)
 
 
 def _byzantine(num_byzantine: int | None, r: int) -> int:
-  """How many of r models may be malicious."""
+  """Returns f, the number of Byzantine models to tolerate among r."""
   return max(0, (r - 3) // 2) if num_byzantine is None else num_byzantine
 
 
 def _krum_scores(z: Models, f: int) -> np.ndarray:
-  """Krum's scores of r models, shape [r].
+  """Returns Krum's scores of r models, shape [r].
 
-  Gaps are taken pair by pair: a matrix product would be faster, but far models
-  would drown the distances between near ones in rounding.
+  Distances are computed pair by pair: a matrix product would be faster, but its
+  rounding would swamp small distances when some models are far away.
   """
   r = len(z)
   squares = np.zeros((r, r))
@@ -182,5 +180,5 @@ def _krum_scores(z: Models, f: int) -> np.ndarray:
       gap = np.subtract(z[i], z[j], dtype=np.float64)
       squares[i, j] = squares[j, i] = gap @ gap
   nearest = max(1, r - f - 2)
-  # In order, the first of each row is the model's distance to itself.
+  # The smallest of each row is the model's distance to itself.
   return np.sort(squares, axis=1)[:, 1 : nearest + 1].sum(axis=1)

@@ -1,4 +1,4 @@
-"""A server's optimizer around a aggregator: its change of z̄ as a gradient."""
+"""Server optimizers: an aggregator's change of z̄ as a pseudo-gradient."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ _LEARNING_RATES = {
   'adam': 0.01,
   'yogi': 0.01,
 }
-_INNER = 'inner/'  # what the names of the inner aggregator's arrays start with
+_INNER = 'inner/'  # prefix of the inner aggregator's arrays
 
 
 def server_optimizer(
@@ -23,9 +23,9 @@ def server_optimizer(
   beta_2: float = 0.99,
   tau: float = 1e-3,
 ) -> base.Aggregator:
-  """Adaptive federated optimization (Reddi et al. 2021) and FedAvgM.
+  """Wraps an aggregator: FedOpt (Reddi et al. 2021) and FedAvgM.
 
-  With x the server's model z̄ and Δ = (what `inner` makes of the round) - x,
+  With x the global model z̄ and Δ = (the inner aggregate) - x,
 
     sgd         x ← x + lr Δ
     momentum    m ← β₁ m + Δ,   x ← x + lr m            (Hsu et al. 2019)
@@ -35,23 +35,23 @@ def server_optimizer(
                 v ← β₂ v + (1 - β₂) Δ²                  adam
                 x ← x + lr m / (√v + τ)
 
-  without a correction of bias; m starts at 0 and v at τ². The first model is
-  the inner aggregator's, without a step. What is not trained, such as moving
-  statistics, is always the inner aggregator's. sgd with lr = 1 is that aggregator, bit
-  for bit.
+  without bias correction; m starts at 0 and v at τ². The first global model is
+  the inner aggregate, without a step, and so are non-trainable values such as
+  moving statistics in every round. sgd with lr = 1 equals the inner aggregator
+  bit for bit.
 
   Args:
-    inner: the aggregator whose result is stepped towards; `by_size()` by default.
+    inner: the aggregator to wrap; `by_size()` by default.
     optimizer: 'sgd', 'momentum', 'adagrad', 'adam' or 'yogi'.
     learning_rate: lr; by default 1 for sgd and momentum, 0.01 for the others.
-    beta_1: β₁ in [0, 1). What the inner aggregator leaves as it is for a round, m
-      goes on moving, unless β₁ is 0.
+    beta_1: β₁ in [0, 1). Unless it is 0, m keeps changing elements that the
+      inner aggregator leaves unchanged in a round.
     beta_2: β₂ in [0, 1).
-    tau: τ, how adaptive steps are: the larger, the less.
+    tau: τ, the degree of adaptivity; larger values adapt less.
   """
   inner = base.by_size() if inner is None else inner
   if not isinstance(inner, base.Aggregator):
-    raise errors.InputError('inner', inner, 'must be a aggregator or None')
+    raise errors.InputError('inner', inner, 'must be an Aggregator or None')
   validation.choice('optimizer', optimizer, choices.SERVER_OPTIMIZERS)
   if learning_rate is None:
     learning_rate = _LEARNING_RATES[optimizer]
@@ -74,7 +74,7 @@ def server_optimizer(
   def step(
     slots: base.Memory, delta: np.ndarray
   ) -> tuple[np.ndarray, base.Memory]:
-    """What lr is multiplied by, and the new slots."""
+    """Returns the direction of the step and the new slots."""
     if optimizer == 'sgd':
       return delta, {}
     if optimizer == 'momentum':
@@ -94,17 +94,17 @@ def server_optimizer(
     memory: base.Memory, updates: base.Updates, z_bar: np.ndarray | None
   ) -> base.Aggregated:
     own, inners = _split(memory)
-    fused, inners = inner.apply(inners, updates, z_bar)
-    # Rounding could make x + (y - x) something else than y.
+    z, inners = inner.apply(inners, updates, z_bar)
+    # Rounding could make x + (y - x) differ from y.
     is_inner = optimizer == 'sgd' and learning_rate == 1
     if z_bar is not None and not is_inner:
       trained = slice(int(own['trainable_size']))
       x = z_bar[trained].astype(np.float64)
-      change, slots = step(own, fused[trained] - x)
-      fused = fused.copy()
-      fused[trained] = x + learning_rate * change
+      change, slots = step(own, z[trained] - x)
+      z = z.copy()
+      z[trained] = x + learning_rate * change
       own = {**own, **slots}
-    return base.Aggregated(fused, {**own, **_prefixed(inners)})
+    return base.Aggregated(z, {**own, **_prefixed(inners)})
 
   return base.Aggregator(apply, init, inner.uploads)
 
@@ -114,7 +114,7 @@ def _prefixed(memory: base.Memory) -> base.Memory:
 
 
 def _split(memory: base.Memory) -> tuple[base.Memory, base.Memory]:
-  """The optimizer's own arrays, and the inner aggregator's."""
+  """Splits the memory into the optimizer's and the inner aggregator's."""
   own, inners = {}, {}
   for name, value in memory.items():
     if name.startswith(_INNER):

@@ -1,4 +1,4 @@
-"""Aggregation over time: every client's last model counts, old ones less."""
+"""Temporal aggregation: averages every client's last upload by its age."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from safl_tf.core import layout as layouts
 from safl_tf.rules.aggregate import base as aggregators
 from safl_tf.util import validation
 
-_NEVER = -1  # the round of an upload that has not been
+_NEVER = -1  # the round of a client that has not uploaded
 
 
 def temporal(
@@ -16,31 +16,31 @@ def temporal(
   deep_rounds: int = 5,
   shallow: int | None = None,
 ) -> aggregators.Aggregator:
-  """ASTW, temporally weighted aggregation (Chen, Sun and Jin 2020).
+  """Builds ASTW, temporally weighted aggregation (Chen, Sun and Jin 2020).
 
     z̄ = Σ_k η_k z_k,   η_k = m_k a^-(t-τ_k) / Σ_j m_j a^-(t-τ_j)
 
-  The sums are over all clients that ever uploaded; z_k is what client k sent
-  last, in round τ_k.
+  The sums are over all clients that ever uploaded; z_k is client k's last
+  upload, of round τ_k.
 
-  Layer by layer, deep layers are uploaded in some rounds only: those at the end
-  of each loop and the first of the next. With r = t - 1 that is
+  With `layerwise`, clients upload deep layers only in the rounds at the end of
+  each loop and in the first of the next. With r = t - 1 these are
 
     r mod loop = 0   or   r mod loop > loop - deep_rounds
 
-  Elsewhere the deep part of z̄ stays as it is. It has rounds τ_k of its own, and
-  a client that never sent its deep part has no weight there. As long as there
-  is no z̄, uploads are taken whole, since there would be no deep part otherwise.
+  In other rounds the deep part of z̄ does not change. It has its own τ_k, and a
+  client that never uploaded its deep part has no weight there. While there is
+  no z̄, uploads count as whole, since there would be no deep part otherwise.
 
   Args:
-    base: a, at least 1, by which a model loses weight in a round.
-    layerwise: whether deep layers are uploaded in some rounds only.
+    base: a ≥ 1, the factor by which an upload's weight shrinks in every round.
+    layerwise: whether clients upload deep layers in some rounds only.
     loop: the length of a loop in rounds.
-    deep_rounds: in how many rounds of a loop deep layers are uploaded.
-    shallow: how many layers with weights, from the input, are shallow. By
-      default those before the first dense layer, or if that is the first of all
-      or there is none, half of the layers, rounded up. What is not trained,
-      such as moving statistics, goes with the shallow layers.
+    deep_rounds: the number of rounds of a loop with deep layers.
+    shallow: the number of layers with weights, from the input, that are
+      shallow. By default those before the first dense layer, or half of the
+      layers, rounded up, if there are none. Non-trainable values such as moving
+      statistics belong to the shallow layers.
   """
   validation.real('base', base, 1)
   validation.integer('loop', loop, 1)
@@ -64,8 +64,8 @@ def temporal(
     z_bar: np.ndarray | None,
   ) -> aggregators.Aggregated:
     t = updates.t
-    stays = None if _is_deep_round(t, loop, deep_rounds) else z_bar
-    memory = _remember(memory, updates, whole=stays is None)
+    fixed = None if _is_deep_round(t, loop, deep_rounds) else z_bar
+    memory = _remember(memory, updates, whole=fixed is None)
     deep, models = memory['deep'], memory['models']
 
     def average(tau: np.ndarray) -> np.ndarray:
@@ -74,11 +74,11 @@ def temporal(
       eta[known] = temporal_weights(memory['m'][known], t - tau[known], base)
       return aggregators.weighted_mean(eta, list(models))
 
-    fused = average(memory['tau_g'])
+    z = average(memory['tau_g'])
     if deep.any():
-      part = average(memory['tau_s']) if stays is None else stays
-      fused = np.where(deep, part, fused)
-    return aggregators.Aggregated(fused, memory)
+      part = average(memory['tau_s']) if fixed is None else fixed
+      z = np.where(deep, part, z)
+    return aggregators.Aggregated(z, memory)
 
   def uploads(layout: aggregators.Layout, t: int) -> int:
     if not layerwise or _is_deep_round(t, loop, deep_rounds):
@@ -91,14 +91,13 @@ def temporal(
 def temporal_weights(
   m: np.ndarray, age: np.ndarray, base: float = np.e / 2
 ) -> np.ndarray:
-  """η_k = m_k a^-age_k / Σ_j m_j a^-age_j, shape [r], in float64.
+  """Returns η_k = m_k a^-age_k / Σ_j m_j a^-age_j, shape [r], in float64.
 
-  Only differences of ages matter, and the youngest is taken as 0, so that the
-  sum never vanishes.
+  Ages are shifted so that the youngest is 0 and the sum never underflows.
 
   Args:
-    m: the sizes of the clients' data, shape [r].
-    age: t - τ_k, how many rounds ago each model came, shape [r].
+    m: the clients' numbers of examples, shape [r].
+    age: t - τ_k, the age of each upload in rounds, shape [r].
     base: a.
   """
   age = np.asarray(age, np.float64)
@@ -112,7 +111,7 @@ def _is_deep_round(t: int, loop: int, deep_rounds: int) -> bool:
 
 
 def _deep(layout: aggregators.Layout, shallow: int | None) -> np.ndarray:
-  """Which elements of z belong to deep layers, shape [P]."""
+  """Returns the mask of elements of deep layers, shape [P]."""
   layers = layout.layers()
   if shallow is None:
     shallow = _default_shallow(layout)
@@ -125,7 +124,7 @@ def _deep(layout: aggregators.Layout, shallow: int | None) -> np.ndarray:
 
 
 def _default_shallow(layout: aggregators.Layout) -> int:
-  """The number of layers before the first dense one, else half of all."""
+  """Returns the number of layers before the first dense one, or half."""
   layers = layout.layers()
 
   def is_dense(tensor: layouts.Tensor) -> bool:
@@ -139,9 +138,9 @@ def _default_shallow(layout: aggregators.Layout) -> int:
 def _remember(
   memory: aggregators.Memory, updates: aggregators.Updates, whole: bool
 ) -> aggregators.Memory:
-  """The memory with a round's uploads; with their deep parts only if `whole`.
+  """Adds a round's uploads to the memory; their deep parts only if `whole`.
 
-  Clients are in the order of their ids.
+  Clients are sorted by id.
   """
   ids = np.union1d(memory['ids'], updates.ids)
   before = np.searchsorted(ids, memory['ids'])

@@ -43,23 +43,23 @@ def test_models_within_a_pass():
   trainer = make('bbp')
   states, _ = rounds(trainer, 5)
   for t, matched in ((1, 1), (2, 2), (4, 1), (5, 2)):
-    told = states[t].memory
-    widths = told['pass_widths']
+    memory = states[t].memory
+    widths = memory['pass_widths']
     np.testing.assert_array_equal(widths[matched:], UNITS[matched:])
     assert (widths[:matched] > UNITS[:matched]).all()
     size = nets.chain_of(trainer.model).resized(widths).size
-    assert told['pass_models'].shape == (len(SIZES), size)
-    assert told['pass_maps'].shape == (len(SIZES), sum(UNITS[:matched]))
+    assert memory['pass_models'].shape == (len(SIZES), size)
+    assert memory['pass_maps'].shape == (len(SIZES), sum(UNITS[:matched]))
 
 
 def test_inputs_that_a_client_does_not_have_are_zero():
   trainer = make('bbp')
   states, _ = rounds(trainer, 1)
-  told = states[1].memory
+  memory = states[1].memory
   for z, pi in zip(
-    test_rounds.layers_of(trainer, states[1]), told['pass_maps'], strict=True
+    test_rounds.layers_of(trainer, states[1]), memory['pass_maps'], strict=True
   ):
-    has = np.isin(np.arange(told['pass_widths'][0]), pi)
+    has = np.isin(np.arange(memory['pass_widths'][0]), pi)
     assert (z[1].kernel[0][has] != 0).all()
     assert (z[1].kernel[0][~has] == 0).all() and not has.all()
 

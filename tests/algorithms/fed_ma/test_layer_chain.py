@@ -171,9 +171,9 @@ REFUSED = {
   'shared layer': (tiny.shared_layer, r'\(Dense\) is used twice'),
   'nested': (
     tiny.nested,
-    r"layer 'sequential.*' \(Sequential\) is a model in the model",
+    r"layer 'sequential.*' \(Sequential\) is a nested model",
   ),
-  'operation': (with_an_operation, r"layer 'flip.*' \(Flip\) is no layer"),
+  'operation': (with_an_operation, r"layer 'flip.*' \(Flip\) is not a layer"),
   'batch norm': (
     lambda: stack(conv(), layers.BatchNormalization(name='bn'), *head()),
     r"layer 'bn' \(BatchNormalization\) has weights that are not matched",
@@ -214,13 +214,13 @@ REFUSED = {
   ),
   'permuted axes': (
     lambda: stack(conv(), layers.Permute((3, 1, 2)), *head()),
-    r'\(Permute\) is not known to keep channels apart',
+    r'\(Permute\) is not known to keep channels separate',
   ),
   'reshaped across channels': (
     lambda: stack(
       layers.Dense(4), layers.Reshape((128, 2), name='cut'), *head()
     ),
-    r"layer 'cut' \(Reshape\) tears apart the 4 channels",
+    r"layer 'cut' \(Reshape\) splits the 4 channels",
   ),
   'channels scaled differently': (
     lambda: stack(conv(), layers.Rescaling([1.0, 2, 3, 4]), *head()),
@@ -245,17 +245,17 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize('make, told', REFUSED.values(), ids=REFUSED)
-def test_refused(make, told):
+@pytest.mark.parametrize('make, hint', REFUSED.values(), ids=REFUSED)
+def test_refused(make, hint):
   model = make()
-  with pytest.raises(errors.InputError, match=f'^model={model.name}: .*{told}'):
+  with pytest.raises(errors.InputError, match=f'^model={model.name}: .*{hint}'):
     layer_chain.find(model)
 
 
 def test_refused_when_the_process_is_made():
   algorithm = safl_tf.build_fed_ma()
-  told = r'^model=functional.*: FedMA needs a chain .* is on one of several'
-  with pytest.raises(errors.InputError, match=told):
+  hint = r'^model=functional.*: FedMA needs a chain .* is on one of several'
+  with pytest.raises(errors.InputError, match=hint):
     process.FederatedProcess(tiny.functional, tiny.clients(), algorithm)
 
 

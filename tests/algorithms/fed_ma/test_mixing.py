@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import safl_tf
-from safl_tf.algorithms.fed_ma import layer_weights, matching
+from safl_tf.algorithms.fed_ma import build, layer_weights
 from safl_tf.core import client_config, process
+from safl_tf.rules import aggregate, gate, mix
 from safl_tf.util import errors
 from tests import tiny
 from tests.algorithms.fed_ma import nets, test_rounds
@@ -18,12 +19,12 @@ CONFIG = test_rounds.CONFIG
 STILL = client_config.LocalConfig(
   local_epochs=1, batch_size=20, learning_rate=1e-30
 )
-ONESHOT = matching.MatchConfig(schedule='oneshot')
+ONESHOT = build.FedMA(schedule='oneshot')
 rounds = test_rounds.rounds
 
 
 def make(algorithm, config=CONFIG, **options):
-  algorithm = dataclasses.replace(algorithm, match=ONESHOT)
+  algorithm = dataclasses.replace(algorithm, driver=ONESHOT)
   return process.FederatedProcess(
     nets.mlp,
     tiny.clients(SIZES),
@@ -52,12 +53,12 @@ def test_clients_keep_their_models_in_the_global_order():
   states, _ = rounds(trainer, 2, start(trainer, copies))
   aligned = [layer_weights.pick(chain, w, orders[LARGEST]) for w in noisy]
   for k, w in enumerate(aligned):
-    assert states[1].clients[k].tobytes() == w.tobytes()
+    assert states[1].client_models[k].tobytes() == w.tobytes()
   # In the next round each element is z̄'s, or some of it is kept.
   z_bar, near = states[1].z_bar, {'rtol': 0, 'atol': 1e-7}
   kept = []
   for k, w in enumerate(aligned):
-    new = states[2].clients[k]
+    new = states[2].client_models[k]
     is_global = np.isclose(new, z_bar, **near)
     is_local = np.isclose(new, 0.3 * z_bar + 0.7 * w, **near)
     assert (is_global | is_local).all()
@@ -72,7 +73,7 @@ def test_safl_learns():
   outputs = np.asarray(trainer.get_model(states[-1])(x))
   assert np.mean(outputs.argmax(axis=1) == y) > 0.95
   assert 0 < metrics[-1].kept_local < 1
-  assert len(states[-1].clients) == 4
+  assert len(states[-1].client_models) == 4
 
 
 def test_nobody_uploads():
@@ -117,14 +118,32 @@ def test_models_may_be_on_the_disk(tmp_path):
 
 
 @pytest.mark.parametrize(
-  'settings, told',
+  'settings, hint',
   [
-    ({'matching': 'bbp', 'schedule': 'oneshot'}, "'bbp' changes the layers'"),
-    ({'schedule': 'layerwise'}, 'no whole global model within a pass'),
+    ({'matching': 'bbp', 'schedule': 'oneshot'}, "changes the layers' widths"),
+    ({'schedule': 'layerwise'}, 'no global model within a pass'),
   ],
 )
-def test_refused(settings, told):
-  with pytest.raises(errors.InputError, match=told):
-    dataclasses.replace(
-      safl_tf.build_safl(), match=matching.MatchConfig(**settings)
-    )
+@pytest.mark.parametrize(
+  'name, rule', [('mix', mix.anneal()), ('gate', gate.accuracy_gap())]
+)
+def test_unsupported_rules_are_refused(name, rule, settings, hint):
+  algorithm = dataclasses.replace(safl_tf.build_fed_avg(), **{name: rule})
+  with pytest.raises(errors.InputError, match=hint) as error:
+    dataclasses.replace(algorithm, driver=build.FedMA(**settings))
+  assert error.value.argument == name
+
+
+@pytest.mark.parametrize(
+  'changes', [{'one_step': True}, {'pooled': True}, {'alone': True}]
+)
+def test_other_loops_are_refused(changes):
+  with pytest.raises(errors.InputError) as error:
+    dataclasses.replace(safl_tf.build_fed_ma(), **changes)
+  assert error.value.argument == 'driver'
+
+
+def test_another_aggregator_is_refused():
+  with pytest.raises(errors.InputError) as error:
+    dataclasses.replace(safl_tf.build_fed_ma(), aggregate=aggregate.krum())
+  assert error.value.argument == 'aggregate'

@@ -48,9 +48,9 @@ def rounds(trainer, count, state=None):
 
 def bits(state):
   z_bar = None if state.z_bar is None else state.z_bar.tobytes()
-  told = {name: a.tobytes() for name, a in state.memory.items()}
+  memory = {name: a.tobytes() for name, a in state.memory.items()}
   own = state.client_models.to_arrays()
-  return state.t, z_bar, told, {name: a.tobytes() for name, a in own.items()}
+  return state.t, z_bar, memory, {name: a.tobytes() for name, a in own.items()}
 
 
 def layers_of(trainer, state):
@@ -80,7 +80,7 @@ def test_a_pass_gives_a_global_model():
   assert all(m.kept_local == 0 for m in metrics[1:])
   losses = [m.train_loss for m in metrics]
   assert losses[-1] < losses[0]
-  assert len(states[-1].clients) == 0
+  assert len(states[-1].client_models) == 0
   assert trainer.num_traces == 1
 
 
@@ -246,8 +246,8 @@ def test_malicious_clients_spoil_what_they_upload_and_nothing_else():
 def test_too_few_rounds():
   trainer = make()
   state = rounds(trainer, 2)[0][-1]
-  told = r'^rounds=2: .* first global model comes after 3$'
-  with pytest.raises(errors.InputError, match=told):
+  hint = r'^rounds=2: .* first global model after 3 rounds$'
+  with pytest.raises(errors.InputError, match=hint):
     trainer.get_model(state)
   with pytest.raises(errors.InputError, match=r'^rounds=2: must be at least 3'):
     loop.run(trainer, loop.Schedule(rounds=2))

@@ -235,13 +235,13 @@ def test_remembers_nothing_and_changes_nothing():
   np.testing.assert_array_equal(first.z_bar, other.z_bar)
 
 
-def test_description_tells_the_settings():
+def test_description_has_the_settings():
   rule = aggregate.inverse_distance('size', 'l1', 2.0, True)
-  told = algorithm_lib.describe(
+  description = algorithm_lib.describe(
     dataclasses.replace(safl_tf.build_fed_avg(), aggregate=rule)
   )['aggregate']
   settings = "(by_size=True, norm='l1', power=2.0, reference='size')"
-  assert f'inverse_distance.apply{settings}' in told
+  assert f'inverse_distance.apply{settings}' in description
 
 
 @pytest.mark.parametrize(

@@ -298,7 +298,7 @@ def test_geometric_median_stops():
 
 
 @pytest.mark.parametrize(
-  'rule, told',
+  'rule, description',
   [
     (aggregate.coordinate_median(), 'coordinate_median.estimate()'),
     (aggregate.trimmed_mean(0.1), 'trimmed_mean.estimate(trim_fraction=0.1)'),
@@ -313,9 +313,9 @@ def test_geometric_median_stops():
     ),
   ],
 )
-def test_description_tells_the_settings(rule, told):
+def test_description_has_the_settings(rule, description):
   algorithm = dataclasses.replace(safl_tf.build_fed_avg(), aggregate=rule)
-  assert told in algorithm_lib.describe(algorithm)['aggregate']
+  assert description in algorithm_lib.describe(algorithm)['aggregate']
 
 
 @pytest.mark.parametrize(

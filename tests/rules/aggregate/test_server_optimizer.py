@@ -157,7 +157,7 @@ def test_yogi_moves_v_towards_the_square():
 
 @every_inner
 @pytest.mark.parametrize('dtype', [np.float32, np.float64])
-def test_sgd_with_rate_1_is_the_inner_fusion(inner, dtype):
+def test_sgd_with_rate_1_is_the_inner_aggregator(inner, dtype):
   received = list(rounds(20, dtype))
   # Where x + (y - x) is not y: a tiny element after a large one.
   for update in received[::2]:
@@ -173,7 +173,7 @@ def test_sgd_with_rate_1_is_the_inner_fusion(inner, dtype):
 
 
 @every_optimizer
-def test_the_first_model_is_the_inner_fusions(optimizer):
+def test_the_first_model_is_the_inner_aggregators(optimizer):
   (first, *_) = received = list(rounds())
   rule = aggregate.server_optimizer(None, optimizer, 0.3)
   ((z_bar, memory), *_) = run(rule, received)
@@ -187,7 +187,7 @@ def test_the_first_model_is_the_inner_fusions(optimizer):
 
 @every_optimizer
 @every_inner
-def test_moving_statistics_are_the_inner_fusions(optimizer, inner):
+def test_moving_statistics_are_the_inner_aggregators(optimizer, inner):
   received = list(rounds())
   found = run(aggregate.server_optimizer(inner(), optimizer, 0.3), received)
   plain = run(inner(), received)
@@ -243,7 +243,7 @@ def test_memory_is_a_value(optimizer):
 
 
 @every_optimizer
-def test_what_the_inner_fusion_keeps_is_its_own(optimizer):
+def test_what_the_inner_aggregator_keeps_is_its_own(optimizer):
   """Here it keeps its last result, the very array that it returns."""
 
   def apply(memory, update, z_bar):
@@ -283,7 +283,7 @@ def test_one_in_the_other():
     np.testing.assert_allclose(got[TRAINED], wanted[TRAINED], atol=1e-15)
 
 
-def test_uploads_are_the_inner_fusions():
+def test_uploads_are_the_inner_aggregators():
   inner = aggregate.temporal(layerwise=True)
   rule = aggregate.server_optimizer(inner)
   uploads = [rule.uploads(LAYOUT, t) for t in range(1, 17)]
@@ -332,11 +332,11 @@ def test_the_default_is_adam_by_size():
     np.testing.assert_array_equal(got, wanted)
 
 
-def test_description_tells_the_settings():
+def test_description_has_the_settings():
   rule = aggregate.server_optimizer(
     aggregate.inverse_distance(), 'yogi', tau=0.5
   )
-  told = algorithm_lib.describe(
+  description = algorithm_lib.describe(
     dataclasses.replace(safl_tf.build_fed_avg(), aggregate=rule)
   )['aggregate']
   for setting in (
@@ -347,7 +347,7 @@ def test_description_tells_the_settings():
     'tau=0.5',
     "inverse_distance.apply(by_size=False, norm='l2'",
   ):
-    assert setting in told
+    assert setting in description
 
 
 @pytest.mark.parametrize(
@@ -370,6 +370,6 @@ def test_refused(argument, value):
     aggregate.server_optimizer(**{argument: value})
 
 
-def test_a_fusion_that_was_not_made_is_refused():
-  with pytest.raises(errors.InputError, match=r'inner=.*must be a aggregator'):
+def test_inner_must_be_an_aggregator():
+  with pytest.raises(errors.InputError, match=r'inner=.*must be an Aggregator'):
     aggregate.server_optimizer(aggregate.by_size)

@@ -354,15 +354,16 @@ def test_a_split_beyond_the_model_is_refused():
     rule.init(SMALL)
 
 
-def test_description_tells_the_settings():
+def test_description_has_the_settings():
   rule = aggregate.temporal(2.0, True, 6, 3, 1)
-  told = algorithm_lib.describe(
+  description = algorithm_lib.describe(
     dataclasses.replace(safl_tf.build_fed_avg(), aggregate=rule)
   )['aggregate']
-  assert 'temporal.apply(base=2.0, deep_rounds=3, loop=6)' in told
-  assert 'temporal.init(layerwise=True, shallow=1)' in told
+  assert 'temporal.apply(base=2.0, deep_rounds=3, loop=6)' in description
+  assert 'temporal.init(layerwise=True, shallow=1)' in description
   assert (
-    'temporal.uploads(deep_rounds=3, layerwise=True, loop=6, shallow=1)' in told
+    'temporal.uploads(deep_rounds=3, layerwise=True, loop=6, shallow=1)'
+    in description
   )
 
 

@@ -1,4 +1,4 @@
-"""How FedMA matches units across clients, and averages what matches."""
+"""Matches units across clients and averages the matched units."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -18,8 +18,8 @@ class Matched(NamedTuple):
 
   Attributes:
     rows: the global units, float64 [L, D].
-    maps: π_k [L_k] of each client: its unit -> the global one.
-    counts: how many clients' units each global one is made of [L].
+    maps: π_k [L_k] of each client: its unit -> the global unit.
+    counts: the number of client units in each global unit [L].
   """
 
   rows: np.ndarray
@@ -35,19 +35,19 @@ def match_units(
   rng: np.random.Generator,
   reference: np.ndarray | None = None,
 ) -> Matched:
-  """Matches a layer's units across clients and averages the matched.
+  """Matches a layer's units across clients and averages matched units.
 
-  A client that is alone keeps its units as they are.
+  A single client keeps its units unchanged.
 
   Args:
     match: the settings.
-    rows: each client's units, one a row, float64 [L_k, D]. Their inputs are in
+    rows: each client's units, one in a row, float64 [L_k, D], with inputs in
       the same order on all clients.
-    sizes: m_k, the sizes of the clients' data [J].
+    sizes: m_k, the clients' numbers of examples [J].
     prior: μ₀, the prior mean of a row [D].
     rng: for 'bbp'.
-    reference: what 'hungarian' compares with first [L, D]: the global units
-      there are; without any, the units of the client with the most data.
+    reference: the first reference of 'hungarian' [L, D], the global units; by
+      default the units of the client with the most data.
   """
   if len(rows) == 1:
     width = len(rows[0])

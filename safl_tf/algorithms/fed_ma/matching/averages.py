@@ -1,4 +1,4 @@
-"""Averages over clients: of matched units, and of the last layer's classes."""
+"""Averages over clients: matched units, and classes of the last layer."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ def average_units(
   weights: np.ndarray,
   prior: np.ndarray | None = None,
 ) -> np.ndarray:
-  """Averages the units that clients' maps send to the same place.
+  """Averages the units that clients' maps send to the same global unit.
 
     θ_g = Σ w_k·row_i / Σ w_k  over all (k, i) with π_k(i) = g
 
@@ -22,8 +22,8 @@ def average_units(
 
   Args:
     rows: each client's units [L_k, D].
-    maps: π_k [L_k], a client's unit -> the global one.
-    weights: w_k [J], how much each client counts.
+    maps: π_k [L_k], a client's unit -> the global unit.
+    weights: w_k [J] of the clients.
     prior: μ₀ [D], for the maximum a posteriori.
 
   Returns:
@@ -33,7 +33,7 @@ def average_units(
   total = np.zeros((width, rows[0].shape[1]))
   mass = np.zeros((width, 1))
   for row, pi, weight in zip(rows, maps, weights, strict=True):
-    total[pi] += weight * row  # no unit is twice in a map
+    total[pi] += weight * row  # a map has no repetitions
     mass[pi] += weight
   if prior is not None:
     total += prior
@@ -44,7 +44,7 @@ def average_units(
 def average_classes(
   values: Sequence[np.ndarray], counts: np.ndarray
 ) -> np.ndarray:
-  """Averages each class by how many examples of it the clients have.
+  """Averages each class weighted by the clients' examples of it.
 
     p_kc = n_kc / Σ_k n_kc,  or 1/J for a class that no client has
 
@@ -56,9 +56,9 @@ def average_classes(
     Σ_k p_kc·values_k, float64 [..., C].
   """
   counts = np.asarray(counts, np.float64)
-  seen = counts.sum(axis=0)
+  totals = counts.sum(axis=0)
   equal = np.full_like(counts, 1 / len(counts))
-  shares = np.divide(counts, seen, out=equal, where=seen > 0)
+  shares = np.divide(counts, totals, out=equal, where=totals > 0)
   total = np.zeros(values[0].shape)
   for value, share in zip(values, shares, strict=True):
     total += value * share

@@ -1,4 +1,4 @@
-"""The authors' matching: MAP of a Beta-Bernoulli process, which may grow.
+"""The authors' matching: MAP of a Beta-Bernoulli process; layers may grow.
 
 A global unit is drawn from a Gaussian around μ₀, and a client's units are noisy
 copies of some of the global ones; all variances are 1. With A_g = μ₀ + Σ of the
@@ -11,7 +11,7 @@ import numpy as np
 from scipy import optimize
 
 _CAP = 700  # global units of a layer, beyond which few are opened
-_MOST_COUNTED = 10  # a unit's popularity counts up to here
+_MAX_POPULARITY = 10  # larger counts of a unit weigh no more
 
 
 def match_all(
@@ -21,21 +21,21 @@ def match_all(
   sweeps: int,
   rng: np.random.Generator,
 ) -> list[np.ndarray]:
-  """Assigns the units of two or more clients to global ones, opened as needed.
+  """Assigns the units of two or more clients to global units.
 
-  The widest client's units are the first global ones; the other clients follow
-  by decreasing width. Then clients are taken out and assigned anew, in random
-  order, sweep by sweep, until nothing changes.
+  The widest client's units are the first global units; the other clients follow
+  by decreasing width. Then, sweep by sweep and in random order, each client is
+  removed and assigned again, until nothing changes.
 
   Args:
     rows: each client's units [L_k, D], float64.
     prior: μ₀ [D].
     gamma: γ, how readily units are opened.
-    sweeps: at most so many.
+    sweeps: the maximum number of sweeps.
     rng: for the order of clients in a sweep.
 
   Returns:
-    Maps π_k [L_k], without repetitions: a client's unit -> the global one.
+    Maps π_k [L_k], without repetitions: a client's unit -> the global unit.
   """
   order = sorted(range(len(rows)), key=lambda k: -len(rows[k]))
   matching = _Matching(rows, prior, gamma)
@@ -60,7 +60,7 @@ def scores(
   gamma: float,
   openings: int,
 ) -> np.ndarray:
-  """How good it is to give unit i of a client to global unit g, or a new one.
+  """Returns the score of assigning unit i of a client to global unit g.
 
     C[i, g]   = |A_g + a_i|²/(S_g + 1) - |A_g|²/S_g + log(c_g/(J - c_g))
     C[i, L+r] = |μ₀ + a_i|²/2 - |μ₀|² - 2·log r + 2·log(γ/J),   r = 1, 2, ...
@@ -72,14 +72,14 @@ def scores(
     prior: μ₀ [D].
     num_clients: J.
     gamma: γ.
-    openings: how many new units are on offer.
+    openings: the number of new units on offer.
 
   Returns:
     C [L_k, L + openings].
   """
   squares = _squares(sums)
   precision = 1.0 + counts
-  popular = np.minimum(counts, _MOST_COUNTED)
+  popular = np.minimum(counts, _MAX_POPULARITY)
   joined = squares + 2 * row @ sums.T + _squares(row)[:, None]
   old = joined / (precision + 1) - squares / precision
   old += np.log(popular / (num_clients - popular))
@@ -90,7 +90,7 @@ def scores(
 
 
 class _Matching:
-  """Which client's unit is which global one, while that is being found."""
+  """The state of an assignment of clients' units to global units."""
 
   def __init__(
     self, rows: Sequence[np.ndarray], prior: np.ndarray, gamma: float
@@ -104,11 +104,11 @@ class _Matching:
     self.maps: dict[int, np.ndarray] = {}
 
   def add(self, k: int) -> None:
-    """Assigns a client's units, and opens those it needs."""
+    """Assigns a client's units and opens new ones as needed."""
     row, width = self._rows[k], len(self._counts)
     openings = min(len(row), max(self._cap - width, 1))
     if width:
-      found = scores(
+      score = scores(
         row,
         self._sums,
         self._counts,
@@ -117,10 +117,10 @@ class _Matching:
         self._gamma,
         openings,
       )
-      units, chosen = optimize.linear_sum_assignment(found, maximize=True)
+      units, chosen = optimize.linear_sum_assignment(score, maximize=True)
     else:
       units = chosen = np.arange(len(row))
-    assert len(units) == len(row), 'every unit must have a place'
+    assert len(units) == len(row), 'every unit must be assigned'
     opened = np.unique(chosen[chosen >= width])
     chosen = np.where(
       chosen < width, chosen, width + np.searchsorted(opened, chosen)
@@ -133,7 +133,7 @@ class _Matching:
     self.maps[k] = chosen
 
   def remove(self, k: int) -> None:
-    """Takes a client out, and closes the units that only it had."""
+    """Removes a client and closes the units that only it had."""
     chosen = self.maps.pop(k)
     self._sums[chosen] -= self._rows[k]
     self._counts[chosen] -= 1
@@ -144,5 +144,5 @@ class _Matching:
 
 
 def _squares(rows: np.ndarray) -> np.ndarray:
-  """|row|² of each."""
+  """Returns |row|² of each row."""
   return np.einsum('ud,ud->u', rows, rows)

@@ -1,4 +1,4 @@
-"""How FedMA matches units across clients: its settings."""
+"""The configuration of FedMA's matching."""
 
 import dataclasses
 
@@ -10,17 +10,17 @@ class MatchConfig:
   """Matched averaging (Wang, Yurochkin et al. 2020).
 
   Attributes:
-    matching: 'hungarian' keeps the layers' widths: units are assigned one to
-      one, and averaged, until no assignment changes. 'bbp' is the authors'
-      Bayesian non-parametric rule, which may open new units.
-    schedule: 'layerwise' matches a layer in each round, with the layers below
-      frozen, so that a pass over N layers takes N rounds; 'oneshot' matches all
-      layers in one round.
-    average: of matched units, 'mean', or 'map' for the shrunken mean that the
-      prior of 'bbp' gives.
-    by_size: whether clients count by the size of their data, not equally.
+    matching: 'hungarian' keeps layer widths: it assigns units one to one and
+      averages them, until no assignment changes. 'bbp' is the authors' Bayesian
+      non-parametric rule, which may open new units.
+    schedule: 'layerwise' matches one layer in each round, with the layers below
+      frozen, so a pass over N layers takes N rounds; 'oneshot' matches all
+      layers in every round.
+    average: of matched units: 'mean', or 'map' for the mean shrunken by the
+      prior of 'bbp'.
+    by_size: whether clients are weighted by their numbers of examples.
     gamma: how readily 'bbp' opens units.
-    sweeps: at most so many over the clients.
+    sweeps: the maximum number of sweeps over the clients.
   """
 
   matching: str = 'hungarian'

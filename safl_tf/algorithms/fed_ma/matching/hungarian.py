@@ -1,4 +1,4 @@
-"""Matching at fixed width: the nearest units, one to one."""
+"""Matching at fixed width: one-to-one assignment of the nearest units."""
 
 from collections.abc import Sequence
 
@@ -14,20 +14,20 @@ def match_all(
   weights: np.ndarray,
   sweeps: int,
 ) -> list[np.ndarray]:
-  """Assigns clients' units to those of a reference, which then moves.
+  """Assigns clients' units to those of a reference, and updates it.
 
-  Every client's units are assigned one to one, at the least sum of squared
-  distances; the reference becomes the mean of what was assigned; and so on,
-  until no assignment changes. It is the limit of `bbp` for γ -> 0.
+  It assigns every client's units one to one, with the minimum sum of squared
+  distances, and moves the reference to the mean of the assigned units, until no
+  assignment changes. It is the limit of `bbp` for γ -> 0.
 
   Args:
     rows: each client's units [L, D].
-    reference: the units [L, D] that are the first to be compared with.
-    weights: how much each client counts in the mean [J].
-    sweeps: at most so many.
+    reference: the initial reference units [L, D].
+    weights: of the clients in the mean [J].
+    sweeps: the maximum number of sweeps.
 
   Returns:
-    Maps π_k [L], permutations: a client's unit -> the global one.
+    Maps π_k [L], permutations: a client's unit -> the global unit.
   """
   maps = [assign(reference, row) for row in rows]
   for _ in range(sweeps - 1):
@@ -40,7 +40,7 @@ def match_all(
 
 
 def assign(reference: np.ndarray, row: np.ndarray) -> np.ndarray:
-  """The map of one client."""
+  """Returns the map of one client."""
   _, chosen = optimize.linear_sum_assignment(
     squared_distances(reference, row).T
   )
@@ -48,6 +48,6 @@ def assign(reference: np.ndarray, row: np.ndarray) -> np.ndarray:
 
 
 def squared_distances(reference: np.ndarray, row: np.ndarray) -> np.ndarray:
-  """cost[g, i] = |reference_g - row_i|², with one matrix product."""
+  """Returns |reference_g - row_i|² [g, i], with one matrix product."""
   squares = [np.einsum('ud,ud->u', a, a) for a in (reference, row)]
   return squares[0][:, None] - 2 * reference @ row.T + squares[1]
