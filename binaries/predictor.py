@@ -5,6 +5,7 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -17,17 +18,11 @@ from . import factories
 
 
 class Predictor(NamedTuple):
-  """A model to evaluate.
+  """A model to evaluate."""
 
-  Attributes:
-    call: maps a batch of inputs to outputs [N, C].
-    from_logits: whether outputs are logits; None if unknown.
-    class_names: the meaning of the outputs; None if unknown.
-  """
-
-  call: Callable[[tf.Tensor], Any]
-  from_logits: bool | None
-  class_names: Sequence[str] | None
+  call: Callable[[tf.Tensor], Any]  # inputs -> outputs [N, C]
+  from_logits: bool | None  # None if unknown
+  class_names: Sequence[str] | None  # of the outputs; None if unknown
 
 
 def load(path: str) -> Predictor:
@@ -84,22 +79,11 @@ def _class_names(path: pathlib.Path) -> list[str] | None:
 
 
 def _load_signature(path: str) -> Callable[[tf.Tensor], Any]:
-  """Loads the serving signature of a SavedModel with one input and output."""
+  """Loads the serving signature of a SavedModel; returns its first output."""
   try:
-    loaded = tf.saved_model.load(path)
-    serve = loaded.signatures['serving_default']
-    [name] = serve.structured_input_signature[1]
-    [output] = serve.structured_outputs
+    layer = keras.layers.TFSMLayer(path, call_endpoint='serving_default')
   except Exception as error:
     raise errors.InputError(
-      'model',
-      path,
-      'cannot be loaded as a SavedModel with one input and one output '
-      f'({errors.reason(error)})',
+      'model', path, f'cannot be loaded by Keras ({errors.reason(error)})'
     ) from error
-
-  def call(inputs: tf.Tensor, loaded: Any = loaded) -> Any:
-    del loaded  # a signature lives only as long as its SavedModel
-    return serve(**{name: inputs})[output]
-
-  return call
+  return lambda inputs: next(iter(layer(inputs).values()))

@@ -126,6 +126,23 @@ def test_other_command_in_the_same_folder(copied, call, arguments, message):
   assert programs.snapshot(run) == before
 
 
+def test_run_of_another_version(copied, call):
+  """One line names the flags that no longer exist; nothing is written."""
+  run, command = copied
+  hparams = json.loads((run / 'hparams.json').read_text())
+  hparams['flags']['num_devices'] = hparams['flags'].pop('num_clients')
+  hparams['flags']['device_store'] = hparams['flags'].pop('client_store')
+  (run / 'hparams.json').write_text(json.dumps(hparams))
+  before = programs.snapshot(run)
+  outcome = call('train', *command)
+  assert outcome.code == 2
+  assert outcome.err == (
+    f'safl-train: --experiment={run}: is a run of another version of safl_tf '
+    '(with the flags device_store, num_devices); choose another --experiment\n'
+  )
+  assert programs.snapshot(run) == before
+
+
 def test_more_rounds(train):
   _, short = train('--rounds=2', name='raised')
   assert train('--rounds=4', name='raised')[0].code == 0
