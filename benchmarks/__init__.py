@@ -1,1 +1,1 @@
-"""Speed, as ratios taken in one run."""
+"""Speed benchmarks; each reports ratios measured in a single run."""

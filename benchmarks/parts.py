@@ -1,10 +1,10 @@
-"""What a run costs beside training: mixing, evaluating, checkpoints and so on.
+"""Times the parts of a run besides training: mixing, aggregation, checkpoints.
 
   python -m benchmarks.parts --write=docs/benchmarks.md
   python -m benchmarks.parts --quick
 
-On MNIST-LeNet-80 with the default executor. Each part is timed by itself, for
-all clients of a round, and told as a share of a whole round.
+On MNIST-LeNet-80 with the default executor. Each part is timed separately, for
+all clients of a round, and reported as a share of a complete round.
 """
 
 import argparse
@@ -17,30 +17,31 @@ from collections.abc import Callable
 from concurrent import futures
 
 from benchmarks import reports
+from safl_tf.reporting import tables
 
 
-def seconds(function: Callable[[], object], times: int = 3) -> float:
-  """The median of several calls, after one that doesn't count."""
+def seconds(function: Callable[[], object], calls: int = 3) -> float:
+  """Returns the median seconds of several calls, after a warm-up call."""
   function()
-  found = []
-  for _ in range(times):
+  durations = []
+  for _ in range(calls):
     start = time.perf_counter()
     function()
-    found.append(time.perf_counter() - start)
-  return statistics.median(found)
+    durations.append(time.perf_counter() - start)
+  return statistics.median(durations)
 
 
 def section(quick: bool) -> str:
-  """The table as Markdown."""
+  """Returns the table as Markdown."""
   import numpy as np
   import tensorflow as tf
 
   import safl_tf
   from benchmarks import workloads
   from safl_tf.core import process, seeds
-  from safl_tf.core.executors import threads
   from safl_tf.rules import aggregate
   from safl_tf.training import evaluation, run_directory
+  from safl_tf.util import hardware
 
   work = workloads.get('lenet', quick)
   n = work.num_clients
@@ -49,13 +50,13 @@ def section(quick: bool) -> str:
     work.model_fn, work.clients(), safl, work.config
   )
   state, _ = trainer.next(trainer.initialize(0))
-  whole = seconds(lambda: trainer.next(state))
+  whole_round = seconds(lambda: trainer.next(state))
 
   z = [state.client_models[k] for k in range(n)]
   pairs = [seeds.pair(0, seeds.Role.MIX, 1, k) for k in range(n)]
   mix = tf.function(safl.mix, jit_compile=True, autograph=False)
   t = tf.constant(2.0)
-  pool = futures.ThreadPoolExecutor(threads.cores())
+  pool = futures.ThreadPoolExecutor(hardware.num_cores())
 
   def mix_all() -> None:
     run = lambda k: mix(tf.constant(pairs[k]), t, state.z_bar, z[k]).w.numpy()
@@ -68,9 +69,10 @@ def section(quick: bool) -> str:
     later = state
 
     def save() -> None:
-      nonlocal later  # every model is another one, and the round a later one
-      own = {k: later.clients[k] for k in range(n)}
-      later = later._replace(t=later.t + 1, clients=later.clients.updated(own))
+      nonlocal later  # a later round, in which every model has changed
+      models = later.client_models
+      models = models.updated({k: models[k] for k in range(n)})
+      later = later._replace(t=later.t + 1, client_models=models)
       folder.save(later, [])
 
     with folder.opened():
@@ -82,35 +84,37 @@ def section(quick: bool) -> str:
   predict = evaluation.build_predict(shaped.model, x, shaped.jit_compile)
   tested = np.arange(min(10_000, len(x)))
 
-  def first_models() -> None:
-    fresh = trainer.initialize(1).clients
-    list(pool.map(fresh.__getitem__, range(1000)))
+  def initial_models() -> None:
+    models = trainer.initialize(1).client_models
+    list(pool.map(models.__getitem__, range(1000)))
 
   parts = {
     f'mixing, {n} clients': seconds(mix_all),
-    f'aggregating, {n} models': aggregating,
-    f'a checkpoint of {n} models': saving,
+    f'aggregation, {n} models': aggregating,
+    f'checkpoint of {n} models': saving,
   }
-  parts['these three together'] = sum(parts.values())
+  parts['these three in total'] = sum(parts.values())
   evaluating = seconds(lambda: predict(state.z_bar, tested))
-  parts[f'evaluating on {len(tested):,} images'] = evaluating
-  rows = [['a whole round', f'{whole:.3f}', '100 %']]
-  rows += [[a, f'{b:.3f}', f'{b / whole:.1%}'] for a, b in parts.items()]
-  drawing = seconds(first_models)
-  rows += [["1,000 clients' initial models", f'{drawing:.3f}', '']]
+  parts[f'evaluation on {len(tested):,} images'] = evaluating
+  rows = [['part', 's', 'share of a round']]
+  rows += [['complete round', f'{whole_round:.3f}', '100 %']]
+  for name, value in parts.items():
+    rows.append([name, f'{value:.3f}', f'{value / whole_round:.1%}'])
+  rows.append(
+    ['initial models of 1,000 clients', f'{seconds(initial_models):.3f}', '']
+  )
   return '\n\n'.join(
     [
-      f'## Beside training: {work.title}',
-      f'{reports.how("benchmarks.parts")} Medians of 3. By default a '
-      'checkpoint is written every fifth round; the share is that of one in '
-      'every round.',
-      reports.table(['part', 's', 'share of a round'], rows),
+      f'## Besides training: {work.title}',
+      f'{reports.provenance("benchmarks.parts")} Medians of 3. The share of a '
+      'checkpoint is for one in every round; the default is every fifth.',
+      tables.to_markdown(rows).rstrip(),
     ]
   )
 
 
 def main() -> None:
-  """Measures and prints, and maybe writes, the table."""
+  """Measures, prints the table and optionally writes it."""
   parser = argparse.ArgumentParser(description=__doc__)
   parser.add_argument('--quick', action='store_true', help='8 clients')
   parser.add_argument('--write', type=pathlib.Path, help='a Markdown file')

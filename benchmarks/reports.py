@@ -1,4 +1,4 @@
-"""How measurements are written down: Markdown, with how they were obtained."""
+"""Writes measurements as Markdown sections."""
 
 import datetime
 import os
@@ -8,12 +8,12 @@ import re
 import sys
 
 
-def how(module: str, arguments: str | None = None) -> str:
-  """The command, the date and the machine.
+def provenance(module: str, arguments: str | None = None) -> str:
+  """Returns the command, the date and the machine.
 
   Args:
-    module: what was run.
-    arguments: its arguments, if not as they were given (less `--write`).
+    module: the module that was run.
+    arguments: its arguments; by default those given, without `--write`.
   """
   if arguments is None:
     given = [a for a in sys.argv[1:] if not a.startswith('--write')]
@@ -26,38 +26,33 @@ def how(module: str, arguments: str | None = None) -> str:
 
 
 def processor() -> str:
-  """The processor's name, where the system tells."""
+  """Returns the processor's name, or its architecture if unknown."""
   try:
     text = pathlib.Path('/proc/cpuinfo').read_text()
   except OSError:
     return platform.machine()
-  found = re.search(r'^model name\s*: (.*)$', text, re.MULTILINE)
-  return found[1] if found else platform.machine()
-
-
-def table(heads: list[str], rows: list[list[str]]) -> str:
-  """A Markdown table."""
-  lines = [heads, ['---'] * len(heads), *rows]
-  return '\n'.join(f'| {" | ".join(line)} |' for line in lines)
+  match = re.search(r'^model name\s*: (.*)$', text, re.MULTILINE)
+  return match[1] if match else platform.machine()
 
 
 def write(path: pathlib.Path | None, name: str, text: str) -> None:
-  """Prints a section, and puts it into a file in place of the old one.
+  """Prints a section and replaces it in a file.
 
   Args:
-    path: the file, if any; sections lie between `<!-- name -->` comments.
-    name: of the section.
-    text: the new section.
+    path: the file, if any; `<!-- name -->` and `<!-- /name -->` delimit the
+      section, which is appended if missing.
+    name: the section's name.
+    text: the section's content.
   """
   print(text)
   if path is None:
     return
   begin, end = f'<!-- {name} -->', f'<!-- /{name} -->'
-  whole = path.read_text() if path.exists() else ''
+  content = path.read_text() if path.exists() else ''
   section = f'{begin}\n{text}\n{end}'
   pattern = re.compile(f'{re.escape(begin)}.*?{re.escape(end)}', re.DOTALL)
-  if pattern.search(whole):
-    whole = pattern.sub(lambda _: section, whole)
+  if pattern.search(content):
+    content = pattern.sub(lambda _: section, content)
   else:
-    whole = f'{whole.rstrip()}\n\n{section}\n'.lstrip()
-  path.write_text(whole)
+    content = f'{content.rstrip()}\n\n{section}\n'.lstrip()
+  path.write_text(content)

@@ -1,10 +1,10 @@
-"""Seconds per round of several ways to train, in one go.
+"""Compares the seconds per round of several training methods.
 
-  python -m benchmarks.rounds                       # both works, half an hour
-  python -m benchmarks.rounds --quick               # a tenth of it
+  python -m benchmarks.rounds                       # all, half an hour
+  python -m benchmarks.rounds --quick               # a tenth of the clients
   python -m benchmarks.rounds --work=lenet --write=docs/benchmarks.md
 
-Every way runs in a process of its own; they take turns, a round each.
+Every method runs in its own process; they take turns, one round each.
 """
 
 import argparse
@@ -14,17 +14,18 @@ import statistics
 from typing import NamedTuple
 
 from benchmarks import reports, workers
+from safl_tf.reporting import tables
 
 WORKS = ('lenet', 'vgg')
 
 
 class Measured(NamedTuple):
-  """What a way took.
+  """Time and memory of a method.
 
   Attributes:
-    first: seconds of the first round, with whatever it compiles.
-    round: seconds of a later round, the median.
-    peak_mb: the process's memory at most.
+    first: seconds of the first round, including compilation.
+    round: median seconds of the later rounds.
+    peak_mb: peak memory of the process.
   """
 
   first: float
@@ -32,42 +33,42 @@ class Measured(NamedTuple):
   peak_mb: float
 
 
-def child(work: str, way: str, quick: bool) -> None:
-  """Times one way in this process, round by round."""
-  from benchmarks import ways, workloads
+def serve(work: str, method: str, quick: bool) -> None:
+  """Times one method in this process, a round per request."""
+  from benchmarks import methods, workloads
 
-  workers.serve(ways.WAYS[way](workloads.get(work, quick)), {})
+  workers.serve(methods.METHODS[method](workloads.get(work, quick)), {})
 
 
 def compare(
   work: str, quick: bool, cycles: int
 ) -> tuple[dict[str, Measured], float]:
-  """All ways on one work, and the GFLOP/s of large matrix products."""
-  from benchmarks import ways
+  """Times all methods, and returns GFLOP/s of large matrix products."""
+  from benchmarks import methods
 
   started = {
-    way: workers.Worker(
+    method: workers.Worker(
       'benchmarks.rounds',
-      [f'--work={work}', f'--way={way}', *['--quick'] * quick],
+      [f'--work={work}', f'--method={method}', *['--quick'] * quick],
     )
-    for way in ways.WAYS
+    for method in methods.METHODS
   }
   seconds = workers.take_turns(started, cycles)
   results = {
-    way: Measured(
-      first=seconds[way][0],
-      round=statistics.median(seconds[way][1:]),
+    method: Measured(
+      first=seconds[method][0],
+      round=statistics.median(seconds[method][1:]),
       peak_mb=worker.close()['peak_mb'],
     )
-    for way, worker in started.items()
+    for method, worker in started.items()
   }
-  gemm = results.pop(ways.GEMM)
+  gemm = results.pop(methods.GEMM)
   return results, 1 / min(gemm.round, gemm.first)
 
 
 def section(work: str, quick: bool, cycles: int) -> str:
-  """A work's table as Markdown."""
-  from benchmarks import ways, workloads
+  """Returns the table of a workload as Markdown."""
+  from benchmarks import methods, workloads
 
   workload = workloads.get(work, quick)
   results, gflops = compare(work, quick, cycles)
@@ -76,44 +77,44 @@ def section(work: str, quick: bool, cycles: int) -> str:
   rows = [
     [
       name,
-      f'{found.round:.2f}',
-      f'{workload.images_per_round / found.round:,.0f}',
-      f'{results[ways.FIT].round / found.round:.1f}',
-      f'{results[ways.STEP].round / found.round:.2f}',
-      f'{found.round / limit:.2f}',
-      f'{found.first:.1f}',
-      f'{found.peak_mb:.0f}',
+      f'{result.round:.2f}',
+      f'{workload.images_per_round / result.round:,.0f}',
+      f'{results[methods.FIT].round / result.round:.1f}',
+      f'{results[methods.STEP].round / result.round:.2f}',
+      f'{result.round / limit:.2f}',
+      f'{result.first:.1f}',
+      f'{result.peak_mb:.0f}',
     ]
-    for name, found in results.items()
+    for name, result in results.items()
   ]
-  heads = 'way,s / round,images / s,× Keras fit,× one-step,× GEMM limit'
-  heads += ',first round s,peak RSS MB'
-  extra = results[ways.EXTENDED].round / results[ways.SAFL].round
+  headings = 'method,s / round,images / s,× Keras fit,× one-step,× GEMM limit'
+  headings += ',first round s,peak RSS MB'
+  ratio = results[methods.EXTENDED].round / results[methods.SAFL].round
   return '\n\n'.join(
     [
       f'## {workload.title}',
-      f'{reports.how("benchmarks.rounds")} The median of {cycles} rounds each, '
-      'taken in turns.',
-      f'{gflop:.0f} GFLOP a round; matrix products reach {gflops:.0f} GFLOP/s, '
-      f'so the limit is {limit:.2f} s.',
-      reports.table(heads.split(','), rows),
-      f'Extended SAFL takes {extra:.2f} times as long as SAFL.',
+      f'{reports.provenance("benchmarks.rounds")} The median of {cycles} '
+      'rounds each, taken in turns.',
+      f'{gflop:.0f} GFLOP per round; matrix products reach {gflops:.0f} '
+      f'GFLOP/s, so the limit is {limit:.2f} s.',
+      tables.to_markdown([headings.split(','), *rows]).rstrip(),
+      f'Extended SAFL takes {ratio:.2f} times as long as SAFL.',
     ]
   )
 
 
 def main() -> None:
-  """Runs all ways and prints, and maybe writes, the tables."""
+  """Times all methods, prints the tables and optionally writes them."""
   parser = argparse.ArgumentParser(description=__doc__)
-  parser.add_argument('--work', choices=WORKS, help='only this work')
+  parser.add_argument('--work', choices=WORKS, help='only this workload')
   parser.add_argument('--quick', action='store_true')
   parser.add_argument('--cycles', type=int, default=3, help='rounds to time')
   parser.add_argument('--write', type=pathlib.Path, help='a Markdown file')
-  parser.add_argument('--way', help=argparse.SUPPRESS)
+  parser.add_argument('--method', help=argparse.SUPPRESS)
   arguments = parser.parse_args()
   os.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'
-  if arguments.way:
-    child(arguments.work, arguments.way, arguments.quick)
+  if arguments.method:
+    serve(arguments.work, arguments.method, arguments.quick)
     return
   for work in [arguments.work] if arguments.work else WORKS:
     text = section(work, arguments.quick, arguments.cycles)

@@ -1,8 +1,8 @@
-"""Processes that time a round when they are told to.
+"""Worker processes that time one round per request.
 
-Each thing that is compared has a process of its own, so that memory can be told
-apart; they take turns, a round each, so that a machine that is slower for a
-while is slower for all of them.
+Each compared method runs in its own process, so that memory is measured
+separately. The processes take turns, one round each, so that changes in the
+machine's speed affect all of them.
 """
 
 import json
@@ -16,11 +16,11 @@ import psutil
 
 
 class Worker:
-  """The parent's side.
+  """The parent's handle of a worker process.
 
   Args:
-    module: a module whose `main` ends up in `serve`.
-    arguments: of its command line.
+    module: a module whose `main` calls `serve`.
+    arguments: its command-line arguments.
   """
 
   def __init__(self, module: str, arguments: Sequence[str]):
@@ -33,58 +33,60 @@ class Worker:
     )
 
   def measure(self) -> float:
-    """The next value."""
-    return self._ask('next')['value']
+    """Returns the next measurement."""
+    return self._request('next')['value']
 
   def close(self) -> dict[str, Any]:
-    """Ends the process; what it has to say, with its memory.
+    """Ends the process and returns its metadata.
 
-    `peak_mb` is the most it ever had, `rss_mb` what it has at the end.
+    Metadata include `peak_mb`, its peak memory, and `rss_mb`, its final memory.
     """
-    facts = self._ask('end')
+    metadata = self._request('end')
     self._process.wait()
-    return facts
+    return metadata
 
-  def _ask(self, word: str) -> dict[str, Any]:
+  def _request(self, command: str) -> dict[str, Any]:
     if self._process.stdin is None or self._process.stdout is None:
       raise ValueError('the process has no pipes')
-    self._process.stdin.write(word + '\n')
+    self._process.stdin.write(command + '\n')
     self._process.stdin.flush()
     for line in self._process.stdout:
       if line.startswith('{'):
         return json.loads(line)
-    raise RuntimeError(f'{self._process.args} ended before it answered')
+    raise RuntimeError(f'{self._process.args} ended without a reply')
 
 
-def serve(values: Iterator[float], facts: Mapping[str, Any]) -> None:
-  """The child's side: answers until it is told to end.
+def serve(values: Iterator[float], metadata: Mapping[str, Any]) -> None:
+  """Answers the parent's requests until it ends the process.
 
   Args:
-    values: what to measure, one after the other.
-    facts: what to tell at the end.
+    values: the measurements.
+    metadata: returned to the parent at the end.
   """
   for line in sys.stdin:
     if line.strip() == 'next':
       print(json.dumps({'value': next(values)}), flush=True)
     else:
       peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-      unit = 1 if sys.platform == 'darwin' else 1024  # bytes there, KiB here
+      unit = 1 if sys.platform == 'darwin' else 1024  # bytes on macOS, else KiB
       memory = {
         'peak_mb': peak * unit / 1e6,
         'rss_mb': psutil.Process().memory_info().rss / 1e6,
       }
-      print(json.dumps({**facts, **memory}), flush=True)
+      print(json.dumps({**metadata, **memory}), flush=True)
       return
 
 
 def take_turns(
   workers: Mapping[str, Worker], cycles: int
 ) -> dict[str, list[float]]:
-  """A first measurement of each, then `cycles` more, in turns."""
-  found: dict[str, list[float]] = {name: [] for name in workers}
+  """Returns 1 + `cycles` measurements of each worker, taken in turns."""
+  values: dict[str, list[float]] = {name: [] for name in workers}
   for cycle in range(1 + cycles):
     for name, worker in workers.items():
-      found[name].append(worker.measure())
-      told = f'{found[name][-1]:.2f}'
-      print(f'  cycle {cycle}: {name}: {told}', file=sys.stderr, flush=True)
-  return found
+      value = worker.measure()
+      values[name].append(value)
+      print(
+        f'  cycle {cycle}: {name}: {value:.2f}', file=sys.stderr, flush=True
+      )
+  return values

@@ -80,10 +80,10 @@ def _vary(config: RunConfig, algorithm: str, seed: int) -> RunConfig:
 
 def at_rounds_of(flags: absl_flags.FlagValues, rounds: int) -> Sequence[int]:
   """Returns the rounds to report the accuracy at."""
-  from safl_tf.reporting import comparison
+  from safl_tf.reporting import tables
 
   if flags.at_rounds is None:
-    return comparison.quarters(rounds)
+    return tables.quarters(rounds)
   return sorted(group.parse_integers('at_rounds', flags.at_rounds, 1, rounds))
 
 
@@ -154,20 +154,20 @@ def _write(
   target: float,
 ) -> str:
   """Writes all files of a comparison; returns the table as Markdown."""
-  from safl_tf.reporting import comparison, html, plots
+  from safl_tf.reporting import html, plots, tables
   from safl_tf.util import atomic_io
 
   algorithms = list(dict.fromkeys(run.algorithm for run in runs))
   finished = [
-    comparison.Run(run.algorithm, run.seed, history)
+    tables.Run(run.algorithm, run.seed, history)
     for run in sorted(runs, key=lambda run: algorithms.index(run.algorithm))
     if (history := sweep.history(run)) is not None
   ]
-  rows = comparison.run_rows(finished, at_rounds, target)
-  averaged = comparison.algorithm_rows(rows)
-  lines = comparison.table(averaged)
-  table = comparison.to_markdown(lines)
-  charts = comparison.charts(finished)
+  rows = tables.run_rows(finished, at_rounds, target)
+  averaged = tables.algorithm_rows(rows)
+  lines = tables.table(averaged)
+  table = tables.to_markdown(lines)
+  charts = plots.comparison_charts(finished)
   description = _describe(runs, len(finished))
   settings = {
     name: value
@@ -183,8 +183,8 @@ def _write(
   ]
   introduction = '\n\n'.join([f'# {path.name}', *description])
   for name, text in {
-    'runs.csv': comparison.to_csv(rows),
-    'comparison.csv': comparison.to_csv(averaged),
+    'runs.csv': tables.to_csv(rows),
+    'comparison.csv': tables.to_csv(averaged),
     'comparison.md': f'{introduction}\n\n{table}\n{_NOTES}\n',
     'comparison.html': html.page(path.name, body),
   }.items():

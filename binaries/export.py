@@ -51,7 +51,7 @@ def main(flags: absl_flags.FlagValues) -> None:
         loaded.input_spec,
         loaded.from_logits,
         flags.format,
-        loaded.about,
+        loaded.metadata,
       )
   except export.ExportError as error:
     raise program.ExitError(f'--run={run}: {error}') from error

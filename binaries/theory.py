@@ -52,7 +52,7 @@ class _Flags(group.Group, topic='theory'):
 
 def main(flags: absl_flags.FlagValues) -> None:
   """Runs all trials and writes the report."""
-  from safl_tf.util import atomic_io, errors
+  from safl_tf.util import errors
 
   folder = group.required(flags, 'output_dir')
   try:
@@ -66,31 +66,22 @@ def main(flags: absl_flags.FlagValues) -> None:
     for name, default in _DEFAULTS[flags.scale].items()
   )
   program.start_tensorflow()
-  from safl_tf.experiments.theory import comparisons, configs, plots, report
+  from safl_tf.experiments.theory import report, testbed, trials
 
   smoke = flags.scale == 'smoke'
-  cases = configs.few_cases() if smoke else configs.all_cases()
-  numbers = iter(range(1, len(cases) + 1))
+  settings = testbed.few_settings() if smoke else testbed.all_settings()
+  numbers = iter(range(1, len(settings) + 1))
 
-  def log(case: configs.Case) -> None:
-    number = next(numbers)
-    logging.info('%d of %d: %s, %s', number, len(cases), case.study, case.name)
+  def log(setting: testbed.Setting) -> None:
+    position = f'{next(numbers)} of {len(settings)}'
+    logging.info('%s: %s, %s', position, setting.study, setting.name)
 
-  results = comparisons.run(
-    cases, num_trials, rounds, flags.seed, executor, log
-  )
+  frame = trials.run(settings, num_trials, rounds, flags.seed, executor, log)
   command = (
     f'`safl-theory --scale={flags.scale} --trials={num_trials} '
     f'--rounds={rounds} --seed={flags.seed} --executor={executor}`'
   )
-  figures = plots.write_all(folder, results)
-  for name, text in {
-    'theory.csv': report.to_csv(results),
-    'report.md': report.to_markdown(results, command, figures),
-  }.items():
-    atomic_io.write_text(os.path.join(folder, name), text)
-  print(report.to_text(report.summary(results)))
-  print('\n'.join(['', *report.counts(results)]))
+  print(report.write(folder, frame, command))
   print(f'report  {os.path.join(folder, "report.md")}')
 
 

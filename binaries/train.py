@@ -67,7 +67,7 @@ def train(
       config.seed,
       (dataset.x_test, dataset.y_test),
       directory,
-      dataset.about,
+      dataset.metadata,
     )
     with futures.ThreadPoolExecutor(1) as background:
       report = background.submit(_write_results, config, result, dataset)
@@ -95,12 +95,12 @@ def _write_results(config: RunConfig, result: Any, dataset: Any) -> None:
 
 def _export(config: RunConfig, result: Any, dataset: Any) -> str | None:
   """Exports the model unless the export is current; returns the error."""
-  from safl_tf.training import export, run_directory
+  from safl_tf.training import export
 
   model, formats = result.process.model, config.export
   folder = config.path / 'export'
-  about = run_directory.about(result.state.t, dataset.about)
-  if export.is_current(folder, formats, about):
+  metadata = {'round': result.state.t, **dataset.metadata}
+  if export.is_current(folder, formats, metadata):
     return None
   try:
     with program.only_errors():
@@ -110,7 +110,7 @@ def _export(config: RunConfig, result: Any, dataset: Any) -> str | None:
         model.input_spec,
         model.from_logits,
         formats,
-        about,
+        metadata,
       )
   except (export.ExportError, OSError) as error:
     return (

@@ -1,1 +1,1 @@
-"""Programs to read and change."""
+"""Example programs."""

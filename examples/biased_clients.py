@@ -1,10 +1,10 @@
-"""Whose updates does Extended SAFL withhold, if half the clients are biased?
+"""Extended SAFL with biased clients: who uploads and who withholds.
 
   python -m examples.biased_clients
 
-The bundled sample, 20 clients, of which 10 hold nothing but the digit 2. For
-each round: the mean q of (25) and how many upload, of the clients with one
-digit and of those with several.
+Trains on the bundled MNIST sample with 20 clients, of which 10 hold only the
+digit 2. For each round, prints the mean q of (25) and the number of uploads,
+separately for clients with one digit and with several.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ ROUNDS = 10
 def uploads(
   rounds: int = ROUNDS, num_clients: int = 20, mean_examples: int = 200
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-  """For each round q, who uploads and who has one digit, by client."""
+  """Yields for each round, by client: q, who uploads, and who has one digit."""
   digits = registry.load('mnist_sample')
   clients = safl_tf.ClientData.from_arrays(
     digits.x_train,
@@ -42,8 +42,8 @@ def uploads(
 def main() -> None:
   """Prints a Markdown table."""
   groups = 'one digit', 'several digits'
-  heads = [f'{told}, {group}' for group in groups for told in ('q', 'uploads')]
-  print(f'| round | {" | ".join(heads)} |\n|---{"|---" * len(heads)}|')
+  headings = [f'{name}, {g}' for g in groups for name in ('q', 'uploads')]
+  print(f'| round | {" | ".join(headings)} |\n|---{"|---" * len(headings)}|')
   for t, (q, sent, one_digit) in enumerate(uploads(), 1):
     cells = [
       f'{q[group].mean():.2f} | {sent[group].sum()} of {group.sum()}'

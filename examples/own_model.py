@@ -1,4 +1,4 @@
-"""Your own Keras model and your own arrays, trained federated.
+"""Federated training of a custom Keras model on NumPy arrays.
 
 python -m examples.own_model
 """
@@ -10,7 +10,7 @@ import safl_tf
 
 
 def make_model() -> keras.Model:
-  """Any Keras classifier will do; this one has BatchNorm and Dropout."""
+  """Builds a Keras classifier with BatchNorm and Dropout."""
   return keras.Sequential(
     [
       keras.Input((20,)),
@@ -23,7 +23,7 @@ def make_model() -> keras.Model:
 
 
 def make_data(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-  """Four clouds of points in twenty dimensions."""
+  """Draws points of four Gaussian classes in 20 dimensions."""
   rng = np.random.default_rng(seed)
   centres = np.random.default_rng(0).normal(size=(4, 20))
   y = rng.integers(0, 4, n)
@@ -32,7 +32,7 @@ def make_data(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def main() -> None:
-  """Trains with Extended SAFL and uses the model."""
+  """Trains with Extended SAFL and predicts with the global model."""
   x, y = make_data(3000, seed=1)
   x_test, y_test = make_data(1000, seed=2)
   clients = safl_tf.ClientData.from_arrays(

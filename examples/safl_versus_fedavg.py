@@ -1,9 +1,9 @@
-"""SAFL beside FedAvg on the bundled sample, and a picture of both.
+"""SAFL compared with FedAvg on the bundled MNIST sample.
 
   python -m examples.safl_versus_fedavg docs/images/safl_versus_fedavg.png
 
-The two differ in one rule: what a client starts a round from. Everything else
-(clients, data, initial models, batches) is the same, draw by draw.
+The algorithms differ only in the model that a client starts a round from.
+Clients, data, initial models and batches are identical, draw by draw.
 """
 
 import sys
@@ -17,7 +17,7 @@ ROUNDS = 50
 
 
 def main(path: str) -> None:
-  """Trains both and draws test accuracy by round."""
+  """Trains both and plots test accuracy by round."""
   digits = registry.load('mnist_sample')
   clients = safl_tf.ClientData.from_arrays(
     digits.x_train,

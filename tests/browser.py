@@ -1,4 +1,4 @@
-"""Looks at pages as a user's browser would."""
+"""Renders pages in a headless browser."""
 
 import shutil
 import subprocess
@@ -8,15 +8,15 @@ import pytest
 NAMES = ('chromium', 'chromium-browser', 'google-chrome', 'chrome')
 PROGRAM = next(filter(None, map(shutil.which, NAMES)), None)
 
-needed = pytest.mark.skipif(PROGRAM is None, reason='there is no Chromium')
+needed = pytest.mark.skipif(PROGRAM is None, reason='needs Chromium')
 
 
 def render(path, folder):
-  """What the browser makes of the page in a file, as HTML.
+  """Returns the DOM of a page after its scripts ran, as HTML.
 
   Args:
-    path: of the page.
-    folder: an empty one for what the browser keeps.
+    path: the page's file.
+    folder: an empty folder for the browser's profile.
   """
   done = subprocess.run(
     [

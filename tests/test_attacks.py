@@ -178,9 +178,7 @@ def test_no_attack_no_record(tmp_path):
 
 @pytest.mark.parametrize('name', ['centralized', 'local_only'])
 def test_uploads_can_be_attacked_only_where_there_are_some(name):
-  with pytest.raises(
-    errors.InputError, match=r'^attack=noise: .* no uploads'
-  ):
+  with pytest.raises(errors.InputError, match=r'^attack=noise: .* no uploads'):
     make(attacks.Attack('noise'), name)
   assert len(make(attacks.Attack('label_flip'), name).malicious) == 2
 

@@ -1,1 +1,1 @@
-"""Other frameworks on the same work, each in an environment of its own."""
+"""Other frameworks on the same workload, each in its own environment."""

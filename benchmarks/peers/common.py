@@ -1,6 +1,6 @@
-"""What the scripts share: the work, and the answer in one form.
+"""The workload and the report format that all scripts share.
 
-Nothing here needs more than NumPy, as every framework has its own environment.
+Needs only NumPy, as every framework has its own environment.
 """
 
 import json
@@ -11,25 +11,25 @@ from typing import NamedTuple
 
 import numpy as np
 
-# How far the test loss may be from ours: float32 sums in another order.
+# Allowed difference of test losses: float32 sums in another order.
 TOLERANCE = 1e-5
 
 
 class Work(NamedTuple):
-  """What `benchmarks.peers.prepare` wrote.
+  """The workload that `benchmarks.peers.prepare` wrote.
 
   Attributes:
-    x: pixels of all devices' examples, uint8 [N, 28, 28, 1]; the model
+    x: pixels of all clients' examples, uint8 [N, 28, 28, 1]; the model
       divides them by 255.
     y: labels, int32 [N].
     x_test: pixels of the test examples.
     y_test: their labels.
-    plan: the examples of every batch, int32 [rounds, devices, steps, batch].
-    weights: the initial model, as Keras lists it: kernels [5, 5, 1, 6] and
+    plan: the examples of every batch, int32 [rounds, clients, steps, batch].
+    weights: the initial model in Keras order: kernels [5, 5, 1, 6] and
       [5, 5, 6, 16], [256, 120], [120, 84], [84, 10], each before its bias.
-    learning_rate: of plain SGD on the loss summed over a batch.
-    expected: our test loss after each round.
-    parts: the examples that each device holds, int32 [devices, examples].
+    learning_rate: learning rate of plain SGD on the loss summed over a batch.
+    expected: safl_tf's test loss after each round.
+    parts: the examples that each client holds, int32 [clients, examples].
   """
 
   x: np.ndarray
@@ -44,7 +44,7 @@ class Work(NamedTuple):
 
 
 def load(path: str) -> Work:
-  """Reads the work."""
+  """Reads the workload."""
   with np.load(path) as file:
     weights = [file[f'weight_{i}'] for i in range(10)]
     return Work(
@@ -61,14 +61,14 @@ def load(path: str) -> Work:
 
 
 class Stopwatch:
-  """Seconds of each round: call it once before the first and after each."""
+  """Times rounds: call it before the first round and after each."""
 
   def __init__(self) -> None:
     self.seconds: list[float] = []
     self._last: float | None = None
 
   def __call__(self) -> None:
-    """Ends a round, if one began, and begins the next."""
+    """Ends the current round, if any, and starts the next."""
     now = time.perf_counter()
     if self._last is not None:
       self.seconds.append(now - self._last)
@@ -78,7 +78,7 @@ class Stopwatch:
 def report(
   framework: str, version: str, seconds: list[float], loss: float, work: Work
 ) -> None:
-  """Prints one line of JSON; exits with 1 if the work was not the same."""
+  """Prints one line of JSON; exits with 1 if the test loss differs."""
   expected = float(work.expected[len(seconds) - 1])
   same = bool(abs(loss - expected) <= TOLERANCE)
   print(
@@ -87,7 +87,7 @@ def report(
         'framework': framework,
         'version': version,
         'python': sys.version.split()[0],
-        'devices': int(work.plan.shape[1]),
+        'clients': int(work.plan.shape[1]),
         'first': seconds[0],
         'round': float(np.median(seconds[1:])),
         'seconds': seconds,
@@ -102,10 +102,11 @@ def report(
 
 
 def main(run: Callable[[Work], tuple[str, str, list[float], float]]) -> None:
-  """Runs a framework's script on the work named on the command line.
+  """Runs a framework on the workload named on the command line.
 
   Args:
-    run: the work -> (framework, version, seconds of each round, test loss).
+    run: maps the workload to (framework, version, seconds of each round, test
+      loss).
   """
   if len(sys.argv) != 2:
     sys.exit(f'usage: {sys.argv[0]} WORK.npz (see benchmarks/peers/README.md)')

@@ -1,12 +1,12 @@
-"""The work with FedJAX: its federated averaging over Haiku's LeNet-5.
+"""FedJAX: its federated averaging of a Haiku LeNet-5.
 
   pip install -r benchmarks/peers/requirements/fedjax_lenet.txt
   python benchmarks/peers/fedjax_lenet.py work.npz
 
 The algorithm is FedJAX's own, with its default `jit` backend: one compiled step
-per batch, the devices one after another. FedJAX takes the mean of the loss over
-a batch, so the learning rate is multiplied by the batch size. The batches come
-from its client datasets, in the order of the plan, as shuffling is off.
+per batch, the clients one after another. FedJAX averages the loss over a batch,
+so the learning rate is multiplied by the batch size. The batches come from its
+client datasets, in the order of the plan, as shuffling is off.
 """
 
 import importlib.metadata
@@ -24,7 +24,7 @@ from fedjax.algorithms import fed_avg
 
 
 def average_pool(x: jax.Array) -> jax.Array:
-  """Means of 2 x 2 pixels: what `hk.AvgPool` gives, and faster on a CPU."""
+  """Averages 2 x 2 pixels like `hk.AvgPool`, but faster on a CPU."""
   batch, height, width, channels = x.shape
   x = x.reshape(batch, height // 2, 2, width // 2, 2, channels)
   return x.mean((2, 4))
@@ -52,7 +52,7 @@ def forward(batch: dict[str, jax.Array]) -> jax.Array:
 
 
 def build_model() -> fedjax.Model:
-  """The model as FedJAX takes it."""
+  """Builds the FedJAX model."""
   sample = {
     'x': np.zeros((1, 28, 28, 1), np.uint8),
     'y': np.zeros((1,), np.int32),
@@ -68,7 +68,7 @@ def build_model() -> fedjax.Model:
 
 
 def initial_params(work: common.Work) -> fedjax.Params:
-  """The work's weights under Haiku's names."""
+  """Returns the initial weights under Haiku's names."""
   layers = ['conv_1', 'conv_2', 'dense_1', 'dense_2', 'dense_3']
   return {
     name: {
@@ -82,14 +82,14 @@ def initial_params(work: common.Work) -> fedjax.Params:
 def client_dataset(
   work: common.Work, examples: np.ndarray
 ) -> fedjax.ClientDataset:
-  """A device's examples of a round, in the order they are trained on."""
+  """Returns a client's examples of a round, in training order."""
   rows = examples.reshape(-1)
   return fedjax.ClientDataset({'x': work.x[rows], 'y': work.y[rows]})
 
 
 def run(work: common.Work) -> tuple[str, str, list[float], float]:
   """Trains and evaluates; see `common.main`."""
-  rounds, devices, _, batch_size = work.plan.shape
+  rounds, num_clients, _, batch_size = work.plan.shape
   model = build_model()
   algorithm = fed_avg.federated_averaging(
     fedjax.model_grad(model),
@@ -98,13 +98,13 @@ def run(work: common.Work) -> tuple[str, str, list[float], float]:
     fedjax.ShuffleRepeatBatchHParams(batch_size, skip_shuffle=True),
   )
   state = algorithm.init(initial_params(work))
-  rngs = jax.random.split(jax.random.PRNGKey(0), devices)
+  rngs = jax.random.split(jax.random.PRNGKey(0), num_clients)
   stopwatch = common.Stopwatch()
   stopwatch()
   for t in range(rounds):
     clients = [
       (k, client_dataset(work, work.plan[t, k]), rngs[k])
-      for k in range(devices)
+      for k in range(num_clients)
     ]
     state, _ = algorithm.apply(state, clients)
     jax.block_until_ready(state.params)

@@ -6,9 +6,9 @@
   python benchmarks/peers/fedlab_torch.py work.npz
 
 The rounds are those of FedLab's own pipeline, trainer and server handler. Its
-average is over devices, not examples, which is the same here: all have as
-many. PyTorch gets one thread unless OMP_NUM_THREADS says otherwise: two were
-often ten times slower when other processes ran beside it.
+average is over clients, not examples, which is equivalent here, as all have
+equally many. PyTorch uses one thread unless OMP_NUM_THREADS is set: two were
+often ten times slower when other processes ran concurrently.
 """
 
 # ruff: noqa: E402
@@ -39,8 +39,8 @@ from fedlab.contrib.dataset.basic_dataset import FedDataset
 from fedlab.core.standalone import StandalonePipeline
 
 
-class Devices(FedDataset):
-  """The batches that are planned for a device in the current round."""
+class PlannedBatches(FedDataset):
+  """The planned batches of each client in the current round."""
 
   def __init__(self, work: common.Work) -> None:
     super().__init__()
@@ -52,18 +52,18 @@ class Devices(FedDataset):
   def get_dataloader(
     self, id: int, batch_size: int, type: str = 'train'
   ) -> DataLoader:
-    """Whole batches, as the sampler gives the rows of one at a time."""
+    """Returns batches; the sampler yields the rows of one at a time."""
     return DataLoader(
       self._examples, batch_size=None, sampler=self._plan[self.round, id]
     )
 
 
 class Server(FedAvgServerHandler):
-  """Tells the clients which round it is."""
+  """Sends the round number to the clients."""
 
   @property
   def downlink_package(self) -> list[torch.Tensor]:
-    """The weights and the round."""
+    """The weights and the round number."""
     return [self.model_parameters, torch.tensor(self.round)]
 
 
@@ -73,13 +73,13 @@ class Clients(FedAvgSerialClientTrainer):
   def local_process(
     self, payload: list[torch.Tensor], id_list: Sequence[int]
   ) -> None:
-    """Trains the clients, one after the other."""
+    """Trains the clients one after another."""
     self.dataset.round = int(payload[1])
     super().local_process(payload, id_list)
 
 
 class Pipeline(StandalonePipeline):
-  """Calls the stopwatch where FedLab would have us evaluate."""
+  """Calls the stopwatch in place of evaluation."""
 
   stopwatch = common.Stopwatch()
 
@@ -89,11 +89,11 @@ class Pipeline(StandalonePipeline):
 
 
 def run(work: common.Work) -> tuple[str, str, list[float], float]:
-  """FedAvg on the work."""
-  rounds, devices, _, batch = work.plan.shape
+  """Trains and evaluates; see `common.main`."""
+  rounds, num_clients, _, batch = work.plan.shape
   model = lenet_torch.LeNet5(work.weights)
-  clients = Clients(model, devices)
-  clients.setup_dataset(Devices(work))
+  clients = Clients(model, num_clients)
+  clients.setup_dataset(PlannedBatches(work))
   clients.setup_optim(epochs=1, batch_size=batch, lr=work.learning_rate)
   clients.criterion = torch.nn.CrossEntropyLoss(reduction='sum')
   server = Server(model, global_round=rounds, sample_ratio=1.0)

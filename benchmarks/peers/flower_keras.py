@@ -1,14 +1,14 @@
-"""The work with Flower: FedAvg in its Ray simulation, with Keras clients.
+"""Flower, Keras clients: FedAvg in the Ray simulation.
 
   pip install -r benchmarks/peers/requirements/flower_keras.txt
   python benchmarks/peers/flower_keras.py work.npz
 
-Two actors with one core each take the devices as they come. A client sets the
-weights it was sent and calls `fit` on its batches of the round. Flower's own
-example builds the model anew for every message and leaves `compile` as it is;
+Two actors with one core each process the clients from a queue. A client sets
+the received weights and calls `fit` on its batches of the round. Flower's own
+example rebuilds the model for every message and uses the default `compile`;
 here an actor keeps its model, and Keras compiles it with XLA and runs all
-batches in one call, which together take about a third of the time. The first
-round has the start of Ray and of the actors in it.
+batches in one call, which takes about a third of the time. The first round
+includes the start of Ray and of the actors.
 """
 
 import functools
@@ -36,7 +36,7 @@ client_app = clientapp.ClientApp()
 
 @functools.cache
 def build_model(learning_rate: float, steps: int) -> keras.Model:
-  """LeNet-5 with tanh, compiled; one in each process, on one core."""
+  """Builds a compiled LeNet-5 with tanh, once per process, on one core."""
   tf.config.threading.set_intra_op_parallelism_threads(1)
   model = keras.Sequential(
     [
@@ -65,7 +65,7 @@ def build_model(learning_rate: float, steps: int) -> keras.Model:
 
 @client_app.train()
 def train(message: app.Message, context: app.Context) -> app.Message:
-  """Trains a device for a round, in an actor."""
+  """Trains a client for a round, in an actor."""
   config = message.content['config']
   work = load_work(config['work'])
   t = config['server-round'] - 1
@@ -91,7 +91,7 @@ def train(message: app.Message, context: app.Context) -> app.Message:
 
 def run(work: common.Work) -> tuple[str, str, list[float], float]:
   """Trains and evaluates; see `common.main`."""
-  rounds, devices = work.plan.shape[:2]
+  rounds, num_clients = work.plan.shape[:2]
   stopwatch = common.Stopwatch()
   results: list[strategy.Result] = []
   server_app = serverapp.ServerApp()
@@ -101,8 +101,8 @@ def run(work: common.Work) -> tuple[str, str, list[float], float]:
     del context
     fed_avg = strategy.FedAvg(
       fraction_evaluate=0.0,
-      min_train_nodes=devices,
-      min_available_nodes=devices,
+      min_train_nodes=num_clients,
+      min_available_nodes=num_clients,
     )
     results.append(
       fed_avg.start(
@@ -118,7 +118,7 @@ def run(work: common.Work) -> tuple[str, str, list[float], float]:
   simulation.run_simulation(
     server_app,
     client_app,
-    devices,
+    num_clients,
     backend_config={
       'init_args': {'num_cpus': ACTORS},
       'client_resources': {'num_cpus': 1, 'num_gpus': 0.0},
@@ -133,8 +133,8 @@ def run(work: common.Work) -> tuple[str, str, list[float], float]:
 
 
 if __name__ == '__main__':
-  # By its name, so that the actors import this file and keep what it caches;
-  # Ray would send them a new copy of `__main__` with every message.
+  # Imported by name, so that the actors import this file and keep its caches;
+  # Ray would send a new copy of functions of `__main__` with every message.
   import flower_keras
 
   common.main(flower_keras.run)

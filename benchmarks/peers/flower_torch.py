@@ -16,7 +16,7 @@ import common
 
 os.environ['FLWR_TELEMETRY_ENABLED'] = '0'
 os.environ['FLWR_LOG_LEVEL'] = 'ERROR'
-os.environ['RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO'] = '0'  # or Ray warns
+os.environ['RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO'] = '0'  # avoids a warning
 
 import flwr
 import lenet_torch
@@ -41,7 +41,7 @@ client_app = ClientApp()
 
 @functools.cache
 def load(path: str) -> tuple[common.Work, torch.Tensor, torch.Tensor]:
-  """The work, its pixels and labels; once per actor."""
+  """Reads the workload, its pixels and labels, once per actor."""
   torch.set_num_threads(1)
   work = common.load(path)
   return work, *lenet_torch.data(work)
@@ -49,11 +49,11 @@ def load(path: str) -> tuple[common.Work, torch.Tensor, torch.Tensor]:
 
 @client_app.train()
 def train(message: Message, context: Context) -> Message:
-  """One device's round."""
+  """Trains a client for a round, in an actor."""
   config = message.content['config']
   work, x, y = load(config['work'])
-  device = context.node_config['partition-id']
-  plan = torch.from_numpy(work.plan[config['server-round'] - 1, device])
+  client = context.node_config['partition-id']
+  plan = torch.from_numpy(work.plan[config['server-round'] - 1, client])
   model = lenet_torch.LeNet5(work.weights)
   model.load_state_dict(message.content['arrays'].to_torch_state_dict())
   optimizer = torch.optim.SGD(model.parameters(), work.learning_rate)
@@ -71,17 +71,17 @@ def train(message: Message, context: Context) -> Message:
 
 
 def run(work: common.Work) -> tuple[str, str, list[float], float]:
-  """FedAvg on the work."""
-  rounds, devices = work.plan.shape[:2]
+  """Trains and evaluates; see `common.main`."""
+  rounds, num_clients = work.plan.shape[:2]
   model = lenet_torch.LeNet5(work.weights)
   stopwatch = common.Stopwatch()
   server_app = ServerApp()
 
   @server_app.main()
   def main(grid: Grid, context: Context) -> None:
-    # The server may count the devices before all are registered, and would
-    # then train only some in the first round: the minimum prevents it.
-    strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=devices)
+    # The server may count the clients before all are registered, and would
+    # then train only some in the first round: the minimum prevents this.
+    strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=num_clients)
     result = strategy.start(
       grid,
       ArrayRecord(model.state_dict()),
@@ -95,7 +95,7 @@ def run(work: common.Work) -> tuple[str, str, list[float], float]:
   run_simulation(
     server_app,
     client_app,
-    num_supernodes=devices,
+    num_supernodes=num_clients,
     backend_config={
       'init_args': {'num_cpus': ACTORS},
       'client_resources': {'num_cpus': 1, 'num_gpus': 0.0},
@@ -106,8 +106,8 @@ def run(work: common.Work) -> tuple[str, str, list[float], float]:
 
 
 if __name__ == '__main__':
-  # The actors import this file as a module, and what it has loaded stays
-  # there; functions of __main__ would be sent along with every message.
+  # Imported by name, so that the actors import this file and keep its caches;
+  # Ray would send a new copy of functions of `__main__` with every message.
   import flower_torch
 
   common.main(flower_torch.run)

@@ -7,16 +7,16 @@ from torch import nn
 
 
 def data(work: common.Work) -> tuple[torch.Tensor, torch.Tensor]:
-  """All devices' pixels, uint8 [N, 1, 28, 28], and labels, int64 [N]."""
+  """Returns all pixels, uint8 [N, 1, 28, 28], and labels, int64 [N]."""
   x = torch.from_numpy(work.x.reshape(-1, 1, 28, 28))
   return x, torch.from_numpy(work.y).long()
 
 
 class LeNet5(nn.Module):
-  """LeNet-5 with tanh and average pooling; takes pixels, gives logits.
+  """LeNet-5 with tanh and average pooling, from pixels to logits.
 
   Args:
-    weights: of the Keras model, as `common.Work` lists them.
+    weights: the Keras model's weights, in the order of `common.Work`.
   """
 
   def __init__(self, weights: list[np.ndarray]) -> None:
@@ -38,27 +38,27 @@ class LeNet5(nn.Module):
     with torch.no_grad():
       for parameter, weight in zip(self.parameters(), weights, strict=True):
         if weight.shape == (256, 120):
-          # Keras flattens [4, 4, 16], PyTorch [16, 4, 4]: the rows are put in
-          # PyTorch's order once, so that no activation has to be.
+          # Keras flattens [4, 4, 16], PyTorch [16, 4, 4]: reorders the rows
+          # once instead of every activation.
           weight = weight.reshape(4, 4, 16, 120).transpose(2, 0, 1, 3)
           weight = weight.reshape(256, 120)
-        # Last axes first: [5, 5, in, out] to [out, in, 5, 5], but the two
-        # axes of the image keep their order.
+        # Reverses the axes, except for the two of the image: [5, 5, in, out]
+        # to [out, in, 5, 5].
         axes = (3, 2, 0, 1) if weight.ndim == 4 else range(weight.ndim)[::-1]
         parameter.copy_(torch.from_numpy(weight.transpose(axes).copy()))
 
   def forward(self, x: torch.Tensor) -> torch.Tensor:
-    """Logits [B, 10] of pixels, uint8 [B, 1, 28, 28]."""
+    """Returns logits [B, 10] of pixels, uint8 [B, 1, 28, 28]."""
     return self.layers(x.float() / 255)
 
 
 def batch_loss(model: LeNet5, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-  """Cross-entropy summed over a batch."""
+  """Returns the cross-entropy summed over a batch."""
   return nn.functional.cross_entropy(model(x), y, reduction='sum')
 
 
 def test_loss(model: LeNet5, work: common.Work) -> float:
-  """Mean cross-entropy on the test examples."""
+  """Returns the mean cross-entropy on the test examples."""
   x = torch.from_numpy(work.x_test.reshape(-1, 1, 28, 28))
   y = torch.from_numpy(work.y_test).long()
   with torch.no_grad():

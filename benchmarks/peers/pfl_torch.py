@@ -4,9 +4,9 @@
   pip install -r benchmarks/peers/requirements/pfl_torch.txt
   python benchmarks/peers/pfl_torch.py work.npz
 
-The script starts its workers with torchrun, as pfl's documentation says; each
-has one thread, trains every second device of a round, and takes part in the
-sum of the updates. The rounds are those of pfl's own FederatedAveraging.
+The script starts its workers with torchrun, as pfl's documentation recommends;
+each has one thread, trains every second client of a round, and takes part in
+the all-reduce. The rounds are those of pfl's own FederatedAveraging.
 """
 
 import os
@@ -23,7 +23,7 @@ WORKERS = 2
 
 
 def run(work: common.Work) -> tuple[str, str, list[float], float]:
-  """FedAvg on the work, in this worker."""
+  """Trains and evaluates in this worker; see `common.main`."""
   warnings.filterwarnings('ignore', category=FutureWarning)
   import pfl.version
   from pfl.aggregate.simulate import SimulatedBackend
@@ -41,16 +41,16 @@ def run(work: common.Work) -> tuple[str, str, list[float], float]:
   from pfl.stats import MappedVectorStatistics
 
   class Module(lenet_torch.LeNet5):
-    """LeNet-5 with the two methods that pfl asks for."""
+    """LeNet-5 with the two methods that pfl requires."""
 
     def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
       return lenet_torch.batch_loss(self, x, y)
 
     def metrics(self, x: torch.Tensor, y: torch.Tensor) -> dict:
-      return {}  # pfl evaluates in the first round, whatever the frequency
+      return {}  # pfl evaluates in the first round at any frequency
 
   class Algorithm(FederatedAveraging):
-    """Federated averaging on the batches that are planned for the round."""
+    """Federated averaging on the planned batches of the round."""
 
     def train_one_user(
       self,
@@ -84,27 +84,27 @@ def run(work: common.Work) -> tuple[str, str, list[float], float]:
       stopwatch()
       return False, Metrics()
 
-  np.random.seed(0)  # pfl wants the same in all workers
-  rounds, devices, _, batch = work.plan.shape
+  np.random.seed(0)  # pfl needs equal seeds in all workers
+  rounds, num_clients, _, batch = work.plan.shape
   stopwatch = common.Stopwatch()
   x, y = lenet_torch.data(work)
   users = []
-  for k in range(devices):
-    # The examples that the device has, and the plan in their numbers.
+  for k in range(num_clients):
+    # The client's examples, and the plan as indices into them.
     own, plan = np.unique(work.plan[:, k], return_inverse=True)
     plan = torch.from_numpy(plan.reshape(work.plan[:, k].shape))
     users.append(
       PyTorchTensorDataset((x[own], y[own]), metadata={'plan': plan})
     )
   dataset = FederatedDataset(
-    users.__getitem__, get_user_sampler('minimize_reuse', range(devices))
+    users.__getitem__, get_user_sampler('minimize_reuse', range(num_clients))
   )
   module = Module(work.weights)
   Algorithm().run(
     NNAlgorithmParams(
       central_num_iterations=rounds,
       evaluation_frequency=rounds,
-      train_cohort_size=devices,
+      train_cohort_size=num_clients,
       val_cohort_size=0,
     ),
     SimulatedBackend(dataset, dataset, [WeightByDatapoints()]),

@@ -1,13 +1,12 @@
-"""Writes the work that every framework is given, and the answer to it.
+"""Writes the workload of all frameworks and the expected test losses.
 
   python -m benchmarks.peers.prepare work.npz           # MNIST-LeNet-80
-  python -m benchmarks.peers.prepare work.npz --quick   # 8 devices
+  python -m benchmarks.peers.prepare work.npz --quick   # 8 clients
 
-The work is FedAvg on the bundled digits: all devices in every round, the same
-initial weights for all, plain SGD on the loss summed over a batch. Every batch
-of every device is written down, so that a framework that does the same work
-must end at the same test loss. The file needs nothing but NumPy to be read, see
-`benchmarks.peers.common`.
+The workload is FedAvg on the bundled MNIST sample: all clients in every round,
+shared initial weights, plain SGD on the loss summed over a batch. The file has
+every batch of every client, so that every framework must reach the same test
+loss. Reading it only needs NumPy, see `benchmarks.peers.common`.
 """
 
 import argparse
@@ -18,7 +17,7 @@ ROUNDS = 4
 
 
 def main() -> None:
-  """Trains with safl_tf and writes what went in and what came out."""
+  """Trains with safl_tf and writes the workload."""
   parser = argparse.ArgumentParser(description=__doc__)
   parser.add_argument('output', type=pathlib.Path)
   parser.add_argument('--quick', action='store_true')
@@ -29,16 +28,17 @@ def main() -> None:
   import numpy as np
 
   from benchmarks.peers import safl
-  from safl_tf import local, seeds
-  from safl_tf.data import sources
+  from safl_tf.core import batching, seeds
+  from safl_tf.data import registry
   from safl_tf.models import lenet5
 
-  dataset = sources.load('mnist_sample')
+  dataset = registry.load('mnist_sample')
   x, y = dataset.x_train, dataset.y_train
-  devices = 8 if arguments.quick else 80
+  num_clients = 8 if arguments.quick else 80
   rng = np.random.default_rng(0)
   parts = np.array(
-    [rng.choice(len(y), 600, replace=False) for _ in range(devices)], np.int32
+    [rng.choice(len(y), 600, replace=False) for _ in range(num_clients)],
+    np.int32,
   )
   keras.utils.set_random_seed(0)
   weights = lenet5.lenet5().get_weights()
@@ -53,7 +53,7 @@ def main() -> None:
     print(f'round {state.t}: test loss {loss:.6f}')
   plan = [
     [
-      local.plan_batches(
+      batching.plan_batches(
         part,
         config,
         int(config.steps(len(part))),

@@ -1,4 +1,4 @@
-"""safl_tf itself on the common work.
+"""safl_tf on the same workload.
 
 python -m benchmarks.peers.safl work.npz
 """
@@ -10,20 +10,23 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 import numpy as np
 
 from benchmarks.peers import common
-from safl_tf import algorithms, evaluation, process, version
+from safl_tf import version
+from safl_tf.algorithms import fed_avg
+from safl_tf.core import process
 from safl_tf.data import client_data
 from safl_tf.models import lenet5
+from safl_tf.training import evaluation
 
 
 def make_process(
   x: np.ndarray, y: np.ndarray, parts: np.ndarray, weights: list[np.ndarray]
 ) -> process.FederatedProcess:
-  """FedAvg from shared weights. With seed 0 it draws the plan's batches."""
+  """Builds FedAvg from shared weights; seed 0 draws the planned batches."""
   model = lenet5.lenet5()
   model.set_weights(weights)
   clients = client_data.ClientData.from_arrays(x, y, parts, num_classes=10)
   return process.FederatedProcess(
-    model, clients, algorithms.build_fed_avg(), init='shared'
+    model, clients, fed_avg.build_fed_avg(), init='shared'
   )
 
 
@@ -33,7 +36,7 @@ def test_loss(
   x: np.ndarray,
   y: np.ndarray,
 ) -> float:
-  """The mean cross-entropy of the global model."""
+  """Returns the mean cross-entropy of the global model."""
   if z_bar is None:
     raise ValueError('there is no global model')
   predict = evaluation.build_predict(trainer.model, x, trainer.jit_compile)
@@ -41,7 +44,7 @@ def test_loss(
 
 
 def run(work: common.Work) -> tuple[str, str, list[float], float]:
-  """All rounds, with the default executor."""
+  """Trains and evaluates; see `common.main`."""
   trainer = make_process(work.x, work.y, work.parts, work.weights)
   state = trainer.initialize(0)
   stopwatch = common.Stopwatch()

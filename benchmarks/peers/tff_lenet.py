@@ -1,11 +1,11 @@
-"""The work with TensorFlow Federated: its weighted federated averaging.
+"""TensorFlow Federated: its weighted federated averaging.
 
   pip install -r benchmarks/peers/requirements/tff_lenet.txt
   pip install --no-deps tensorflow-federated==0.87.0
   python benchmarks/peers/tff_lenet.py work.npz
 
-The learning process is TFF's own, in its default local runtime. A device's
-dataset of a round has the batches of the plan as its elements.
+The learning process is TFF's own, in its default local runtime. The elements of
+a client's dataset are the planned batches of a round.
 """
 
 import os
@@ -20,7 +20,7 @@ import tensorflow_federated as tff
 
 
 def build_keras_model() -> tf.keras.Model:
-  """LeNet-5 with tanh, from pixels to logits."""
+  """Builds LeNet-5 with tanh, from pixels to logits."""
   return tf.keras.Sequential(
     [
       tf.keras.layers.Input((28, 28, 1)),
@@ -38,15 +38,15 @@ def build_keras_model() -> tf.keras.Model:
 
 
 def client_dataset(work: common.Work, examples: np.ndarray) -> tf.data.Dataset:
-  """A device's batches of a round."""
+  """Returns a client's batches of a round."""
   return tf.data.Dataset.from_tensor_slices(
     (work.x[examples], work.y[examples])
   )
 
 
 def train(work: common.Work) -> tuple[list[float], float]:
-  """Seconds of each round, and the test loss."""
-  rounds, devices = work.plan.shape[:2]
+  """Returns the seconds of each round and the test loss."""
+  rounds, num_clients = work.plan.shape[:2]
   spec = client_dataset(work, work.plan[0, 0]).element_spec
   model = tff.learning.models.functional_model_from_keras(
     build_keras_model,
@@ -67,7 +67,9 @@ def train(work: common.Work) -> tuple[list[float], float]:
   stopwatch = common.Stopwatch()
   stopwatch()
   for t in range(rounds):
-    datasets = [client_dataset(work, work.plan[t, k]) for k in range(devices)]
+    datasets = [
+      client_dataset(work, work.plan[t, k]) for k in range(num_clients)
+    ]
     state = process.next(state, datasets).state
     stopwatch()
   model = build_keras_model()
@@ -83,7 +85,7 @@ def run(work: common.Work) -> tuple[str, str, list[float], float]:
   try:
     return 'TFF', tff.__version__, *train(work)
   finally:
-    # TFF leaves the process of its runtime behind, with our output still open.
+    # TFF does not end its runtime's process, which keeps our output open.
     for process in psutil.Process().children():
       process.kill()
       process.wait()

@@ -69,7 +69,7 @@ class Data(Group, topic='data'):
     """
     data = dataclasses.replace(self, dataset=spec.check(self.dataset))
     options = data.options()
-    if not spec.is_own(data.dataset):
+    if not spec.is_user_data(data.dataset):
       return data
     from safl_tf.data.files import loader
 

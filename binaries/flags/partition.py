@@ -149,13 +149,13 @@ class Partition(Group, topic='partition'):
         raise errors.InputError('partition', name, 'has changed meanwhile')
       return manifest, dict(manifest.settings)
     if name == 'client':
-      if dataset.client is None:
+      if dataset.client_ids is None:
         raise errors.InputError(
           'partition',
           name,
           f'{dataset.name} has no client names; choose another partition',
         )
-      function = partition_lib.by_client(dataset.client, self.min_examples)
+      function = partition_lib.by_client(dataset.client_ids, self.min_examples)
       return function, {'partition': name, 'min_examples': self.min_examples}
     values = {**dataclasses.asdict(self), 'seed': seed}
     if self.max_labels is None:

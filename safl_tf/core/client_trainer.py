@@ -286,7 +286,7 @@ class ClientTrainer:
     name, options = self._executor_name, self._options
     with tf.device(self.device):
       self.model = _flat_model(model, self.clients)
-      lowered = choose.lower(
+      lowered = choose.fast_model(
         self.model.template,
         self._jit_choice,
         options.on_gpu,

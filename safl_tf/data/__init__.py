@@ -1,1 +1,1 @@
-"""Where examples come from, and which client holds which of them."""
+"""Data sets, and their partition over clients."""

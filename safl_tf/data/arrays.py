@@ -1,7 +1,7 @@
-"""Checks of the arrays a user brings: inputs, labels and index lists.
+"""Checks of user arrays: inputs, labels and index lists.
 
 Inputs are one array, or a tuple or dict of arrays for models with several
-inputs; what each array is called in a message is 'x', 'x[0]' or "x['image']".
+inputs. Error messages call an array 'x', 'x[0]' or "x['image']".
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,11 +11,11 @@ import numpy as np
 
 from safl_tf.util import errors, validation
 
-_BLOCK = 1 << 22  # elements looked at together when searching for NaN
+_BLOCK = 1 << 22  # elements checked for NaN at once
 
 
 def map_leaves(function: Callable[..., Any], x: Any, *more: Any) -> Any:
-  """Applies `function` to each array of x (and of structures like it)."""
+  """Applies `function` to each array of x, and of structures like it."""
   if isinstance(x, tuple):
     return tuple(function(*leaves) for leaves in zip(x, *more, strict=True))
   if isinstance(x, dict):
@@ -24,7 +24,7 @@ def map_leaves(function: Callable[..., Any], x: Any, *more: Any) -> Any:
 
 
 def named_leaves(x: Any) -> list[tuple[str, np.ndarray]]:
-  """Each array of x with what it is called in a message."""
+  """Returns the name and the value of each array of x."""
   if isinstance(x, tuple):
     return [(f'x[{i}]', leaf) for i, leaf in enumerate(x)]
   if isinstance(x, dict):
@@ -33,7 +33,7 @@ def named_leaves(x: Any) -> list[tuple[str, np.ndarray]]:
 
 
 def array(name: str, value: Any) -> np.ndarray:
-  """The value as an array, without a copy if it is one."""
+  """Converts a value to an array, without a copy if possible."""
   try:
     return np.asarray(value)
   except ValueError:
@@ -43,10 +43,15 @@ def array(name: str, value: Any) -> np.ndarray:
 
 
 def examples(x: Any, y: Any) -> tuple[Any, np.ndarray]:
-  """Checked (x, y): arrays of numbers [N, ...], none NaN, and int32 [N].
+  """Checks inputs and labels.
 
-  Arrays are not copied, except labels that are not int32. A list of arrays
-  becomes a tuple.
+  Args:
+    x: array of finite numbers [N, ...], or a tuple, list or dict of them.
+    y: class numbers, integers [N] or [N, 1].
+
+  Returns:
+    x, with a list turned into a tuple, and y as int32 [N]; not copied unless
+    the type of the labels changes.
   """
   y = _labels(array('y', y))
   x = _structure(x)
@@ -66,7 +71,7 @@ def examples(x: Any, y: Any) -> tuple[Any, np.ndarray]:
 
 
 def num_classes(y: np.ndarray, given: int | None) -> int:
-  """The number of classes: as given, if the labels fit, or largest + 1."""
+  """Returns the given number of classes if the labels fit, or max(y) + 1."""
   if given is None:
     return int(y.max()) + 1
   given = validation.integer('num_classes', given, low=1)
@@ -79,15 +84,15 @@ def num_classes(y: np.ndarray, given: int | None) -> int:
 
 
 def check_alike(x: Any, first: Any) -> None:
-  """Refuses inputs whose rows differ from `first`'s in kind."""
-  layouts = [
-    [(name, str(leaf.dtype), leaf.shape[1:]) for name, leaf in named_leaves(s)]
-    for s in (x, first)
+  """Refuses inputs whose rows differ from `first` in type or shape."""
+  row_types = lambda x: [
+    (name, f'{leaf.dtype} {list(leaf.shape[1:])}')
+    for name, leaf in named_leaves(x)
   ]
-  if layouts[0] != layouts[1]:
+  if row_types(x) != row_types(first):
     here, there = (
-      ', '.join(f'{dtype} {list(shape)}' for _, dtype, shape in layout)
-      for layout in layouts
+      ', '.join(row_type for _, row_type in row_types(inputs))
+      for inputs in (x, first)
     )
     raise errors.InputError(
       'x', f'rows of {here}', f"must be like the first client's: {there}"
@@ -97,16 +102,16 @@ def check_alike(x: Any, first: Any) -> None:
 def flatten(
   parts: Sequence[Any], names: Sequence[str], total: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Checked index lists, end to end.
+  """Checks index lists and concatenates them.
 
   Args:
-    parts: one list of rows, in 0..total-1, per client.
-    names: the clients' names, for messages.
-    total: N, the number of rows there are.
+    parts: the rows of each client, in 0..total-1.
+    names: the clients' names, for error messages.
+    total: N, the number of rows.
 
   Returns:
-    flat int32 [sum m_k] and offsets int64 [n + 1], both read-only; client k's
-    rows are flat[offsets[k] : offsets[k + 1]].
+    flat int32 [sum m_k] and offsets int64 [n + 1], both read-only; the rows of
+    client k are flat[offsets[k] : offsets[k + 1]].
   """
   lists = []
   for name, part in zip(names, parts, strict=True):
@@ -137,7 +142,7 @@ def flatten(
 
 
 def _structure(x: Any) -> Any:
-  """The inputs as an array, or a non-empty tuple or dict of arrays."""
+  """Converts inputs to an array, or a non-empty tuple or dict of arrays."""
   if isinstance(x, Mapping) and x:
     return {key: array(f'x[{key!r}]', leaf) for key, leaf in x.items()}
   several = isinstance(x, list | tuple) and x
@@ -147,7 +152,7 @@ def _structure(x: Any) -> Any:
 
 
 def _labels(y: np.ndarray) -> np.ndarray:
-  """Class numbers as int32 [N]."""
+  """Converts class numbers to int32 [N]."""
   if y.size == 0:
     raise errors.InputError('y', 'no labels', 'must hold at least one')
   if y.ndim == 2 and y.shape[1] == 1:
@@ -162,9 +167,9 @@ def _labels(y: np.ndarray) -> np.ndarray:
     raise errors.InputError(
       'y', f'array of {y.dtype}', 'must hold whole numbers: 0, 1, ...'
     )
-  wrong = (y < 0) | (y > np.iinfo(np.int32).max - 1)
-  if wrong.any():
-    row = int(np.argmax(wrong))
+  invalid = (y < 0) | (y > np.iinfo(np.int32).max - 1)
+  if invalid.any():
+    row = int(np.argmax(invalid))
     raise errors.InputError(
       'y', f'{y[row]} in row {row}', 'must be a class number: 0, 1, ...'
     )
@@ -177,10 +182,9 @@ def _check_finite(name: str, x: np.ndarray) -> None:
     return
   rows = max(_BLOCK * len(x) // max(x.size, 1), 1)
   for start in range(0, len(x), rows):
-    block = x[start : start + rows]
-    finite = np.isfinite(block)
+    finite = np.isfinite(x[start : start + rows])
     if not finite.all():
-      row = start + int(np.argmin(finite.reshape(len(block), -1).all(axis=1)))
+      row = start + int(np.argmin(finite.reshape(len(finite), -1).all(axis=1)))
       raise errors.InputError(
         name, f'NaN or infinity in row {row}', 'must hold finite numbers'
       )

@@ -1,4 +1,4 @@
-"""The federated data set: base arrays held once, and who holds which rows."""
+"""Federated data: the arrays of a data set and the rows of each client."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
@@ -9,20 +9,20 @@ import numpy as np
 from safl_tf.data import arrays
 from safl_tf.util import errors, validation
 
-# partition(y, num_classes): y is int [N] with labels in 0..num_classes-1; the
-# result holds one int32 array of indices into y per client. A partition that
-# knows the clients' names has the attribute `client_ids`.
+# partition(y, num_classes) returns one int32 array of row numbers per client,
+# for labels y, int [N], in 0..num_classes-1. A partition that names its clients
+# has the attribute `client_ids`.
 Partition = Callable[[np.ndarray, int], list[np.ndarray]]
 
 _INFINITE = -1  # tf.data.INFINITE_CARDINALITY
 
 
 class ClientData:
-  """Examples and the clients that hold them; made by the `from_` functions.
+  """Examples and the clients that hold them; see the `from_` constructors.
 
-  The examples exist once, however many clients share them. Clients cost one
-  int32 per example they hold, so 100,000 clients over MNIST are index lists
-  only. Client k (0-based) is the one named `client_ids[k]`.
+  Clients share the arrays: each costs one int32 per example it holds, so that
+  100,000 clients over MNIST are index lists only. Client k (0-based) is the one
+  named `client_ids[k]`.
 
   Attributes:
     x: inputs [N, ...]: an array, or a tuple or dict of arrays for models with
@@ -45,7 +45,7 @@ class ClientData:
     names = range(len(parts)) if client_ids is None else client_ids
     self._ids = [str(name) for name in names]
     self._positions = {name: k for k, name in enumerate(self._ids)}
-    _check_ids(self._ids, self._positions, len(parts))
+    self._check_ids(len(parts))
     self._flat, self._offsets = arrays.flatten(parts, self._ids, len(y))
     self._sizes = np.diff(self._offsets)
     self._sizes.setflags(write=False)
@@ -59,17 +59,18 @@ class ClientData:
     client_ids: Iterable[Any] | None = None,
     num_classes: int | None = None,
   ) -> 'ClientData':
-    """Spreads one data set over clients.
+    """Partitions one data set over clients.
 
     Args:
       x: array [N, ...], or a tuple, list or dict of such arrays (a list becomes
-        a tuple). Kept without a copy.
+        a tuple). Not copied.
       y: class numbers, integers [N] or [N, 1].
-      partition: `partition(y, num_classes) -> one index array per client`, as
-        `safl_tf.data.partition` makes them, or the index lists themselves.
-      client_ids: one name per client; when None, those that the partition
-        knows, or '0', '1', ...
-      num_classes: largest label + 1 when None.
+      partition: a function from `safl_tf.data.partition`, or any
+        `partition(y, num_classes) -> one index array per client`, or the index
+        lists themselves.
+      client_ids: one name per client; None means those of the partition, or
+        '0', '1', ...
+      num_classes: max(y) + 1 when None.
 
     Returns:
       A `ClientData`.
@@ -93,28 +94,28 @@ class ClientData:
     data_dir: str | None = None,
     split: str = 'train',
   ) -> 'ClientData':
-    """Spreads a part of a TFDS data set for image classification over clients.
+    """Partitions a split of a TFDS data set for image classification.
 
     Args:
-      name: TFDS's, such as 'cifar100'; images must be of one size.
+      name: the name in TFDS, such as 'cifar100'; images must be of one size.
       partition: as in `from_arrays`.
       data_dir: a folder of prepared TFDS data sets; None means TFDS_DATA_DIR,
-        or else ~/tensorflow_datasets. What isn't there is downloaded into it.
-      split: TFDS's, such as 'test' or 'train[:10%]'.
+        or else ~/tensorflow_datasets. Missing data sets are downloaded into it.
+      split: a split in the notation of TFDS, such as 'train[:10%]'.
 
     Returns:
       A `ClientData` with uint8 images.
     """
-    from safl_tf.data import registry
+    from safl_tf.data import tfds
 
-    x, y, names = registry.load_split(name, split, data_dir)
-    return cls.from_arrays(x, y, partition, num_classes=len(names))
+    x, y, class_names = tfds.load_split(name, split, data_dir)
+    return cls.from_arrays(x, y, partition, num_classes=len(class_names))
 
   @classmethod
   def from_clients(
     cls, clients: Mapping[Any, Any], num_classes: int | None = None
   ) -> 'ClientData':
-    """Joins data sets that are already one per client.
+    """Joins one data set per client.
 
     Args:
       clients: client name -> `(x, y)` arrays as in `from_arrays`, or an
@@ -150,7 +151,7 @@ class ClientData:
     return cls(x, y, parts, clients, arrays.num_classes(y, num_classes))
 
   def pooled(self) -> 'ClientData':
-    """One client that holds what any of these does, each example once."""
+    """Returns one client that holds the examples of all, each once."""
     return ClientData(
       self.x, self.y, [np.unique(self._flat)], ['all'], self.num_classes
     )
@@ -167,7 +168,7 @@ class ClientData:
 
   @property
   def sizes(self) -> np.ndarray:
-    """m_k, how many examples each client holds: int64 [n], read-only."""
+    """m_k, the number of examples of each client: int64 [n], read-only."""
     return self._sizes
 
   @property
@@ -176,16 +177,16 @@ class ClientData:
     return len(self._flat)
 
   def indices(self, k: int) -> np.ndarray:
-    """The rows of `x` and `y` that client k holds: int32 [m_k], read-only."""
+    """Returns the rows of client k: int32 [m_k], read-only."""
     k = validation.integer('k', k, low=0, high=self.num_clients - 1)
     return self._flat[self._offsets[k] : self._offsets[k + 1]]
 
   def num_examples(self, client_id: str) -> int:
-    """How many examples the client of this name holds."""
+    """Returns the number of examples of the client with this name."""
     return len(self.indices(self._position(client_id)))
 
   def create_tf_dataset_for_client(self, client_id: str) -> Any:
-    """The client's examples as an unbatched `tf.data.Dataset` of (x, y)."""
+    """Returns an unbatched `tf.data.Dataset` of a client's (x, y) pairs."""
     import tensorflow as tf
 
     rows = self.indices(self._position(client_id))
@@ -193,10 +194,10 @@ class ClientData:
     return tf.data.Dataset.from_tensor_slices((x, self.y[rows]))
 
   def label_counts(self, clients: Sequence[int] | None = None) -> np.ndarray:
-    """How often client k holds label c: int64 [n, num_classes].
+    """Counts the examples of each label: int64 [clients, num_classes].
 
     Args:
-      clients: the rows to give; all by default.
+      clients: the clients to count; all by default.
     """
     ids = range(self.num_clients) if clients is None else clients
     counts = [
@@ -206,9 +207,25 @@ class ClientData:
     return np.array(counts, np.int64).reshape(-1, self.num_classes)
 
   def digest(self) -> str:
-    """A short checksum of who holds which labels."""
+    """Returns a short checksum of all labels and of each client's rows."""
     parts = (self.y, self._flat, self._offsets)
     return hashlib.sha256(b''.join(p.tobytes() for p in parts)).hexdigest()[:16]
+
+  def _check_ids(self, num_clients: int) -> None:
+    """Refuses missing or repeated names."""
+    if num_clients == 0:
+      raise errors.InputError(
+        'partition', 'no clients', 'must hold at least one'
+      )
+    if len(self._ids) != num_clients:
+      raise errors.InputError(
+        'client_ids',
+        f'{len(self._ids)} names',
+        f'must be one for each of the {num_clients} clients',
+      )
+    for k, name in enumerate(self._ids):
+      if self._positions[name] != k:
+        raise errors.InputError('client_ids', name, 'must be there only once')
 
   def _position(self, client_id: str) -> int:
     k = self._positions.get(client_id)
@@ -229,25 +246,8 @@ class ClientData:
     )
 
 
-def _check_ids(
-  ids: list[str], positions: dict[str, int], num_clients: int
-) -> None:
-  """One name per client, each only once."""
-  if num_clients == 0:
-    raise errors.InputError('partition', 'no clients', 'must hold at least one')
-  if len(ids) != num_clients:
-    raise errors.InputError(
-      'client_ids',
-      f'{len(ids)} names',
-      f'must be one for each of the {num_clients} clients',
-    )
-  if len(positions) < len(ids):
-    twice = next(name for k, name in enumerate(ids) if positions[name] != k)
-    raise errors.InputError('client_ids', twice, 'must be there only once')
-
-
 def _read(examples: Any) -> tuple[Any, Any]:
-  """(x, y) as they were given, or stacked from a `tf.data.Dataset`."""
+  """Returns (x, y), stacked from a `tf.data.Dataset` if it is one."""
   if not hasattr(examples, 'as_numpy_iterator'):
     if not isinstance(examples, tuple | list) or len(examples) != 2:
       raise errors.InputError(
@@ -266,11 +266,11 @@ def _read(examples: Any) -> tuple[Any, Any]:
     )
   if int(examples.cardinality()) == _INFINITE:
     raise errors.InputError(
-      'data set', 'repeated without end', 'must end; leave out repeat()'
+      'data set', 'infinite', 'must be finite; leave out repeat()'
     )
   try:
     pairs = list(examples.as_numpy_iterator())
-  except Exception as error:  # whatever a user's functions may do
+  except Exception as error:  # a user function may raise anything
     raise errors.InputError(
       'data set', 'given', f'cannot be read ({errors.reason(error)})'
     ) from error

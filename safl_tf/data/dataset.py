@@ -1,27 +1,31 @@
-"""A data set: what to train on and what to test with."""
+"""A data set: training and test examples as arrays."""
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
 
+from safl_tf.core import seeds
+from safl_tf.util import errors
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dataset:
-  """Examples to classify: images, or arrays that are looked at like images.
+  """Training and test examples of a classification task.
 
   Attributes:
-    name: what it is called.
-    x_train: [N, height, width, channels]; uint8 pixels, or floats as they are.
-      A table's rows are [N, features].
+    name: the short name of the data set.
+    x_train: uint8 pixels or float32 values, [N, height, width, channels], or
+      [N, features] for tables.
     y_train: int32 [N], labels in 0..num_classes-1.
     x_test: [M, height, width, channels], or [M, features].
     y_test: int32 [M].
-    num_classes: the number of labels.
-    class_names: what each label stands for.
-    client: who each training example comes from [N], such as a speaker, where
-      that is known.
-    standardised: `mean` and `deviation` of each feature, if x has been made
+    num_classes: the number of classes.
+    class_names: the name of each class.
+    client_ids: the client that each training example comes from [N], such as
+      a speaker; None if unknown.
+    standardised: `mean` and `deviation` of each feature if the inputs are
       (features - mean) / deviation.
   """
 
@@ -32,7 +36,7 @@ class Dataset:
   y_test: np.ndarray
   num_classes: int
   class_names: tuple[str, ...]
-  client: np.ndarray | None = None
+  client_ids: np.ndarray | None = None
   standardised: dict[str, list[float]] | None = None
 
   @property
@@ -41,9 +45,37 @@ class Dataset:
     return self.x_train.shape[1:]
 
   @property
-  def about(self) -> dict[str, Any]:
-    """What users of a model for it must know, as JSON values."""
-    told: dict[str, Any] = {'class_names': list(self.class_names)}
+  def metadata(self) -> dict[str, Any]:
+    """The JSON values that are stored with a model trained on this data."""
+    metadata: dict[str, Any] = {'class_names': list(self.class_names)}
     if self.standardised is not None:
-      told['standardised'] = self.standardised
-    return told
+      metadata['standardised'] = self.standardised
+    return metadata
+
+
+def hold_out(y: np.ndarray, fraction: float) -> tuple[np.ndarray, np.ndarray]:
+  """Splits examples into training and test rows, independently of any seed.
+
+  Draws `fraction` of each class, rounded, for testing and leaves at least one
+  example of it for training, unless `fraction` is 1.
+
+  Args:
+    y: labels, int [N].
+    fraction: the share of test examples, in (0, 1].
+
+  Returns:
+    The training rows and the test rows, each in ascending order.
+  """
+  if fraction == 1:
+    return np.arange(0), np.arange(len(y))
+  is_test = np.zeros(len(y), bool)
+  for label in np.unique(y):
+    rows = np.flatnonzero(y == label)
+    size = min(math.floor(fraction * len(rows) + 0.5), len(rows) - 1)
+    rng = seeds.generator(0, seeds.Role.PARTITION, 0, int(label))
+    is_test[rng.permutation(rows)[:size]] = True
+  if not is_test.any():
+    raise errors.InputError(
+      'test_fraction', fraction, 'no class has enough examples to hold one out'
+    )
+  return np.flatnonzero(~is_test), np.flatnonzero(is_test)

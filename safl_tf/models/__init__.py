@@ -1,1 +1,1 @@
-"""Keras models of the paper, and the folded layer that makes them fast."""
+"""The Keras models of the paper, and faster implementations of models."""

@@ -11,23 +11,20 @@ def lenet5(
   activation: str = 'tanh',
   input_dtype: str = 'uint8',
 ) -> keras.Model:
-  """LeNet-5: raw pixels, or numbers as they are, in; logits out.
+  """Returns LeNet-5, which maps pixels or floats to logits.
 
   conv5-6, avg-pool-2, conv5-16, avg-pool-2, FC-120, FC-84, FC-10. For 28×28×1
   inputs and 10 classes the parameters are 156 + 2,416 + 30,840 + 10,164 + 850 =
-  44,426, the 0.04M of the paper. The convolutions are unpadded and the second
-  pooling has stride 2: the only reading with that count.
+  44,426, the 0.04M of the paper; only unpadded convolutions and stride 2 in the
+  second pooling give that number.
 
   Args:
     input_shape: height, width and channels of the images.
-    num_classes: the width of the last layer.
-    activation: of all hidden layers. The paper names none; LeCun's tanh gives
-      the paper's curves.
-    input_dtype: 'uint8' for pixels, which are scaled to [0, 1] inside; a float
-      type for inputs that are taken as they are.
-
-  Returns:
-    An ordinary Keras model.
+    num_classes: number of outputs.
+    activation: activation of all hidden layers. The paper names none; LeCun's
+      tanh reproduces its curves.
+    input_dtype: 'uint8' for pixels, which the model scales to [0, 1]; a float
+      type for inputs that need no scaling.
   """
   layers = keras.layers
   scaling = [layers.Rescaling(1.0 / 255.0)] if input_dtype == 'uint8' else []

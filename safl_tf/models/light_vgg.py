@@ -1,4 +1,4 @@
-"""Light VGGNet, the paper's model for the harder data (Table II, right)."""
+"""Light VGGNet, the paper's model for harder data sets (Table II, right)."""
 
 from collections.abc import Sequence
 
@@ -11,25 +11,22 @@ def light_vgg(
   activation: str = 'relu',
   input_dtype: str = 'uint8',
 ) -> keras.Model:
-  """Light VGGNet: raw pixels, or numbers as they are, in; logits out.
+  """Returns Light VGGNet, which maps pixels or floats to logits.
 
   conv3-64, conv3-128, then three times max-pool-2 and conv3-128, max-pool-2,
   global average pooling, conv1-10. For 32×32×3 inputs and 10 classes the
-  parameters are 1,792 + 73,856 + 3·147,584 + 1,290 = 519,690. The paper prints
-  1.76M; the layers it lists have 0.52M, and they are what is built here.
+  parameters are 1,792 + 73,856 + 3·147,584 + 1,290 = 519,690. The paper states
+  1.76M, but the layers that it lists, and that are built here, have 0.52M.
 
-  Convolutions and poolings are padded ('same'), so that small inputs survive
-  four poolings.
+  Convolutions and poolings have 'same' padding, so that small inputs can be
+  pooled four times.
 
   Args:
     input_shape: height, width and channels of the images.
-    num_classes: the number of outputs.
-    activation: of all hidden layers.
-    input_dtype: 'uint8' for pixels, which are scaled to [0, 1] inside; a float
-      type for inputs that are taken as they are.
-
-  Returns:
-    An ordinary Keras model.
+    num_classes: number of outputs.
+    activation: activation of all hidden layers.
+    input_dtype: 'uint8' for pixels, which the model scales to [0, 1]; a float
+      type for inputs that need no scaling.
   """
   layers = keras.layers
 

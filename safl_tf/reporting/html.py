@@ -1,87 +1,118 @@
-"""Web pages that are one file: text, tables and curves.
+"""HTML reports in a single file: text, tables and line charts.
 
-A page needs no network and no other file. It is complete without JavaScript;
-with it, a curve's values are shown under the pointer, and a click on a name in
-a legend hides or shows its curves. Whatever is passed in is text and escaped,
-but for parts that functions here have made.
+A page loads nothing from elsewhere and is complete without JavaScript. With it,
+the pointer shows a curve's values, and a click on a name in a legend hides or
+shows its curves. All arguments are escaped, except for HTML made here.
 """
 
 import html
 import math
+import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from safl_tf.reporting import html_style, plots
+from safl_tf.reporting import plots
 
 _WIDTH, _HEIGHT = 480, 300
-_RIGHT, _TOP, _BOTTOM = 14, 12, 30  # margins; the left one fits its numbers
-_DIGIT = 9  # as wide as a digit in large letters, for narrow screens
+_RIGHT, _TOP, _BOTTOM = 14, 12, 30  # margins; the left one fits the tick labels
+_DIGIT_WIDTH = 9  # at the font size of narrow screens
+_LINE_WIDTH = 2.0
+# Lighter tones of `plots.COLORS` for dark pages.
+_DARK_COLORS = (
+  '#4FA3E8',
+  '#FF8642',
+  '#2CC79A',
+  '#E79CCB',
+  '#F0F0F0',
+  '#A5DBFF',
+  '#F5C24A',
+)
+# Distinct combinations of colour and dashes.
+CURVE_STYLES = math.lcm(len(plots.COLORS), len(plots.DASHES))
 
 
 def page(title: str, parts: Iterable[str]) -> str:
-  """A whole page.
+  """Returns a complete page.
 
   Args:
-    title: its heading.
-    parts: what functions below gave.
+    title: the title and first heading.
+    parts: HTML from the functions below.
   """
   name = html.escape(title)
+  script = pathlib.Path(__file__).with_name('page.js').read_text('utf-8')
   return (
     '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-    '<meta name="viewport" content="width=client-width, initial-scale=1">\n'
-    f'<title>{name}</title>\n<style>\n{html_style.css()}</style>\n</head>\n'
+    '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+    f'<title>{name}</title>\n<style>\n{style_sheet()}</style>\n</head>\n'
     f'<body>\n<main>\n<h1>{name}</h1>\n{"".join(parts)}</main>\n'
-    f'<script>\n{html_style.SCRIPT}</script>\n</body>\n</html>\n'
+    f'<script>\n{script}</script>\n</body>\n</html>\n'
   )
 
 
+def style_sheet() -> str:
+  """Returns the CSS, with a class for the colour and dashes of each curve."""
+  rules = pathlib.Path(__file__).with_name('page.css').read_text('utf-8')
+  light, dark = (
+    ' '.join(f'--c{i}: {color};' for i, color in enumerate(colors))
+    for colors in (plots.COLORS, _DARK_COLORS)
+  )
+  rules += f':root {{ {light} }}\n'
+  rules += f'@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}\n'
+  for i in range(CURVE_STYLES):
+    lengths = plots.DASHES[i % len(plots.DASHES)]
+    dashes = ' '.join(f'{_LINE_WIDTH * x:g}' for x in lengths) or 'none'
+    color = f'var(--c{i % len(plots.COLORS)})'
+    rules += f'.s{i} {{ --color: {color}; --dashes: {dashes}; }}\n'
+  return rules
+
+
 def heading(text: str) -> str:
-  """The title of a part."""
+  """Returns a section's heading."""
   return f'<h2>{html.escape(text)}</h2>\n'
 
 
 def paragraph(text: str) -> str:
-  """Plain text."""
+  """Returns a paragraph."""
   return f'<p>{html.escape(text)}</p>\n'
 
 
 def note(text: str) -> str:
-  """Plain text that explains what stands above it."""
+  """Returns a paragraph in small type that explains the part above it."""
   return f'<p class="note">{html.escape(text)}</p>\n'
 
 
 def bullets(items: Iterable[str]) -> str:
-  """Plain texts, one below the other."""
+  """Returns a bulleted list."""
   inner = ''.join(f'<li>{html.escape(item)}</li>\n' for item in items)
   return f'<ul class="bullets">\n{inner}</ul>\n'
 
 
 def table(lines: Sequence[Sequence[str]], keys: bool = False) -> str:
-  """A table that can be scrolled sideways where it is too wide.
+  """Returns a table; a wide one scrolls sideways.
 
   Args:
-    lines: the headings, then the cells; the first of a line is its name.
-    keys: whether the names are those of curves, in the order of a chart.
+    lines: the headings, then the cells; the first column holds row headings.
+    keys: whether to draw the line style of the i-th curve beside row i.
   """
   head = ''.join(f'<th scope="col">{html.escape(c)}</th>' for c in lines[0])
-  body = []
+  body = ''
   for i, (name, *cells) in enumerate(lines[1:]):
     key = _key(i) if keys else ''
     others = ''.join(f'<td>{html.escape(cell)}</td>' for cell in cells)
     first = f'<th scope="row">{key}{html.escape(name)}</th>'
-    body.append(f'<tr>{first}{others}</tr>\n')
+    body += f'<tr>{first}{others}</tr>\n'
   return (
     f'<div class="scroll"><table>\n<thead><tr>{head}</tr></thead>\n'
-    f'<tbody>\n{"".join(body)}</tbody>\n</table></div>\n'
+    f'<tbody>\n{body}</tbody>\n</table></div>\n'
   )
 
 
 def settings(title: str, values: Mapping[str, Any]) -> str:
-  """Names and values, folded away under a title."""
-  told = {k: '-' if v is None else str(v) for k, v in values.items()}
+  """Returns names and values, collapsed under a title."""
   rows = ''.join(
-    f'<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd></div>'
-    for name, value in told.items()
+    f'<div><dt>{html.escape(name)}</dt>'
+    f'<dd>{"-" if value is None else html.escape(str(value))}</dd></div>'
+    for name, value in values.items()
   )
   return (
     f'<details><summary>{html.escape(title)}</summary>\n'
@@ -90,23 +121,22 @@ def settings(title: str, values: Mapping[str, Any]) -> str:
 
 
 def charts(figures: Iterable[str]) -> str:
-  """Charts side by side where there is room, else below each other."""
+  """Returns charts in as many columns as fit."""
   return f'<div class="charts">\n{"".join(figures)}</div>\n'
 
 
 def line_chart(chart: plots.Chart, key: str = 'algorithm') -> str:
-  """Curves with bands, axes and a legend.
+  """Returns a chart: curves with bands, axes and a legend.
 
-  Every curve is a <g class="curve" data-KEY="its name">, also one without
-  points.
+  Every curve is a <g class="curve" data-KEY="its name">, even without points.
 
   Args:
-    chart: what to draw.
-    key: what the names of the curves are names of.
+    chart: the curves and axes.
+    key: the kind of name that curves have.
   """
   title, x, y = map(html.escape, (chart.title, chart.x_label, chart.y_label))
   legend = ''.join(
-    f'<li class="{_look(i)}">{_key(i)}{html.escape(curve.name)}'
+    f'<li class="{_style(i)}">{_key(i)}{html.escape(curve.name)}'
     f'{"" if curve.x else " (no values)"}</li>'
     for i, curve in enumerate(chart.curves)
   )
@@ -119,7 +149,7 @@ def line_chart(chart: plots.Chart, key: str = 'algorithm') -> str:
 
 
 class _Axis(NamedTuple):
-  """A range of values, and the pixels it is drawn on."""
+  """A range of values, the step between ticks, and the range in pixels."""
 
   low: float
   high: float
@@ -128,12 +158,12 @@ class _Axis(NamedTuple):
   end: float
 
   def at(self, value: float) -> float:
-    """The pixel of a value, which is moved into the range."""
+    """Returns the pixel of a value, clipped to the range."""
     share = (value - self.low) / (self.high - self.low)
     return self.start + min(max(share, 0), 1) * (self.end - self.start)
 
   def ticks(self) -> list[tuple[float, str]]:
-    """Pixels and texts of the round numbers in the range."""
+    """Returns pixels and labels of the multiples of the step."""
     digits = max(0, -math.floor(math.log10(self.step)))
     form = f',.{digits}f' if 1e-4 < self.step < 1e6 else '.3g'
     first = math.ceil(self.low / self.step - 1e-9)
@@ -143,47 +173,43 @@ class _Axis(NamedTuple):
 
 
 def _axes(chart: plots.Chart) -> tuple[_Axis, _Axis]:
-  """The axes that all of a chart fits on; y's ends are round numbers."""
+  """Returns axes that fit all curves; y starts and ends at ticks."""
   xs = [x for curve in chart.curves for x in curve.x] or [0.0, 1.0]
-  bands = [
-    end for curve in chart.curves for band in _band(curve) for end in band
-  ]
-  ys = bands or [0.0, 1.0]
-  left, right = _widened(min(xs), max(xs))
-  least = -math.inf if chart.signed else 0
-  most = math.inf if chart.most is None else chart.most
-  low, high = _widened(max(min(ys), least), min(max(ys), most))
-  step = _step(high - low, 5)
+  ys = [y for curve in chart.curves for band in _band(curve) for y in band]
+  ys = ys or [0.0, 1.0]
+  y_min = -math.inf if chart.signed else 0
+  y_max = math.inf if chart.y_max is None else chart.y_max
+  low, high = _non_empty(max(min(ys), y_min), min(max(ys), y_max))
+  step = _tick_step(high - low, 5)
   low = step * math.floor(low / step + 1e-9)
   high = step * math.ceil(high / step - 1e-9)
   y = _Axis(low, high, step, _HEIGHT - _BOTTOM, _TOP)
-  margin = 10 + _DIGIT * max(len(text) for _, text in y.ticks())
-  whole = all(float(x).is_integer() for x in xs)
-  step = max(_step(right - left, 6), 1 if whole else 0)
+  margin = 10 + _DIGIT_WIDTH * max(len(text) for _, text in y.ticks())
+  left, right = _non_empty(min(xs), max(xs))
+  integers = all(float(x).is_integer() for x in xs)
+  step = max(_tick_step(right - left, 6), 1 if integers else 0)
   return _Axis(left, right, step, margin, _WIDTH - _RIGHT), y
 
 
-def _widened(low: float, high: float) -> tuple[float, float]:
-  """A range that is not empty."""
+def _non_empty(low: float, high: float) -> tuple[float, float]:
   return (low, high) if low < high else (low - 0.5, high + 0.5)
 
 
-def _step(length: float, most: int) -> float:
-  """1, 2 or 5 times a power of ten, for about `most` steps at most."""
-  power = 10.0 ** math.floor(math.log10(length / most))
+def _tick_step(length: float, count: int) -> float:
+  """Returns 1, 2 or 5 times a power of ten, for at most `count` steps."""
+  power = 10.0 ** math.floor(math.log10(length / count))
   return next(
-    k * power for k in (1, 2, 5, 10) if length <= 1.01 * k * power * most
+    k * power for k in (1, 2, 5, 10) if length <= 1.01 * k * power * count
   )
 
 
 def _band(curve: plots.Curve) -> list[tuple[float, float]]:
-  """The lower and the upper end at each point."""
+  """Returns the lower and the upper end at each point."""
   spread = curve.spread or [0.0] * len(curve.y)
   return [(y - d, y + d) for y, d in zip(curve.y, spread, strict=True)]
 
 
 def _svg(chart: plots.Chart, key: str) -> str:
-  """The drawing: grid and numbers, then the curves."""
   x, y = _axes(chart)
   grid = [
     f'<line class="grid" x1="{x.start:g}" x2="{x.end:g}" y1="{at:.1f}" '
@@ -206,47 +232,50 @@ def _svg(chart: plots.Chart, key: str) -> str:
 
 
 def _group(i: int, curve: plots.Curve, key: str, x: _Axis, y: _Axis) -> str:
-  """A curve and its band; the data are there to be read by a script."""
-  line = _points(zip(curve.x, curve.y, strict=True), x, y)
+  """Returns the i-th curve and its band, with the data as attributes."""
+  line = _points(curve.x, curve.y, x, y)
   parts = []
   if curve.spread:
     lows, highs = zip(*_band(curve), strict=True)
-    around = [*zip(curve.x, highs, strict=True)]
-    around += reversed([*zip(curve.x, lows, strict=True)])
-    parts.append(f'<polygon class="band" points="{_points(around, x, y)}"/>')
-  parts.append(f'<polyline class="line" points="{line}"/>')
-  if len(curve.x) <= plots.DOTTED:
-    for point in line.split():
+    outline = _points(curve.x, highs, x, y) + _points(curve.x, lows, x, y)[::-1]
+    parts.append(f'<polygon class="band" points="{" ".join(outline)}"/>')
+  parts.append(f'<polyline class="line" points="{" ".join(line)}"/>')
+  if len(curve.x) <= plots.MAX_MARKERS:
+    for point in line:
       cx, cy = point.split(',')
       parts.append(f'<circle class="dot" cx="{cx}" cy="{cy}" r="3.5"/>')
   data = ''.join(
-    f' data-{name}="{" ".join(map(_short, values))}"'
+    f' data-{name}="{" ".join(map(_format, values))}"'
     for name, values in zip(('x', 'y', 'spread'), curve[1:], strict=True)
   )
+  name = html.escape(curve.name)
   return (
-    f'<g class="curve {_look(i)}" data-{key}="{html.escape(curve.name)}"{data}>'
+    f'<g class="curve {_style(i)}" data-{key}="{name}"{data}>'
     f'{"".join(parts)}</g>\n'
   )
 
 
-def _short(value: float) -> str:
-  """A whole number, or one of four digits."""
-  whole = float(value).is_integer()
-  return f'{value if whole else float(f"{value:.4g}"):.10g}'
+def _format(value: float) -> str:
+  """Formats an integer in full, any other number with four digits."""
+  integer = float(value).is_integer()
+  return f'{value if integer else float(f"{value:.4g}"):.10g}'
 
 
-def _points(pairs: Iterable[tuple[float, float]], x: _Axis, y: _Axis) -> str:
-  return ' '.join(f'{x.at(a):.1f},{y.at(b):.1f}' for a, b in pairs)
+def _points(
+  xs: Sequence[float], ys: Sequence[float], x: _Axis, y: _Axis
+) -> list[str]:
+  pairs = zip(xs, ys, strict=True)
+  return [f'{x.at(a):.1f},{y.at(b):.1f}' for a, b in pairs]
 
 
-def _look(i: int) -> str:
-  """The class of all that belongs to the i-th curve."""
-  return f's{i % html_style.LOOKS}'
+def _style(i: int) -> str:
+  """Returns the class of the i-th curve and of its legend entries."""
+  return f's{i % CURVE_STYLES}'
 
 
 def _key(i: int) -> str:
-  """A short piece of a curve's line."""
+  """Returns a sample of the i-th curve's line."""
   return (
-    f'<svg class="key {_look(i)}" viewBox="0 0 36 10" aria-hidden="true">'
+    f'<svg class="key {_style(i)}" viewBox="0 0 36 10" aria-hidden="true">'
     '<polyline class="line" points="1,5 35,5"/></svg>'
   )

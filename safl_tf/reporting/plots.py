@@ -1,53 +1,39 @@
-"""A run's pictures, and curves that compare runs.
+"""Figures of a run, and charts that compare runs.
 
-Each function writes a PNG file and returns the matplotlib Figure. A history is
-the run's rows of metrics, as in `metrics_log`; rounds without a value are skipped.
+Each drawing function writes a PNG file and returns the matplotlib figure. A
+history is a run's rows of metrics, see `metrics_log`; rounds without a value
+are skipped.
 """
 
 import contextlib
 import io
+import math
 import os
+import pathlib
+import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from safl_tf.reporting import tables
 from safl_tf.training import metrics_log
 from safl_tf.util import atomic_io
 
 History = Sequence[metrics_log.Row]
 Path = str | os.PathLike[str]
 
-# Okabe and Ito's colours, which the colour-blind can tell apart.
 _BLUE, _ORANGE, _GREY = '#0072B2', '#D55E00', '#C8CDD3'
-_STYLE = {
-  'figure.dpi': 120,
-  'figure.constrained_layout.h_pad': 0.1,
-  'figure.constrained_layout.w_pad': 0.1,
-  'axes.titlesize': 11,
-  'axes.titleweight': 'bold',
-  'axes.titlelocation': 'left',
-  'axes.edgecolor': '#666666',
-  'axes.labelcolor': '#333333',
-  'axes.spines.top': False,
-  'axes.spines.right': False,
-  'axes.axisbelow': True,
-  'axes.grid': True,
-  'grid.color': '#E6E6E6',
-  'xtick.color': '#444444',
-  'ytick.color': '#444444',
-  'legend.frameon': False,
-  'lines.linewidth': 1.8,
-  'lines.markersize': 4,
-}
-_ANNOTATED = 30  # up to so many clients, the cells show their counts
-_NAMED = 40  # up to so many labels, each has its name
-_SHOWN = 1000  # so many clients are drawn at most, evenly spaced
-_BARS = 60  # up to so many rounds, bars have gaps between them
+_STYLE = pathlib.Path(__file__).with_name('style.mplstyle')
+_MAX_ANNOTATED = 30  # clients whose counts are printed in the heat map
+_MAX_LABELS = 40  # class names on the axis
+_MAX_CLIENTS = 1000  # clients drawn; of more, an evenly spaced sample
+_MAX_BARS = 60  # rounds drawn as separate bars
+MAX_MARKERS = 12  # points of a compared curve that are marked
 
-# Compared curves take turns with both, so that 28 look different: Okabe and
-# Ito's colours but for yellow, some a little darker; lengths of dashes and gaps
-# by the width of the line.
+# The i-th curve of a chart has the i-th of each, modulo: 28 distinct looks.
+# Okabe and Ito's colour-blind-safe palette without yellow, partly darkened;
+# dashes are lengths of strokes and gaps in units of the line width.
 COLORS = (
   '#0072B2',
   '#D55E00',
@@ -57,18 +43,31 @@ COLORS = (
   '#3FA0DA',
   '#D89000',
 )
-DOTTED = 12  # a curve of up to so many points has a dot at each
 DASHES: tuple[tuple[float, ...], ...] = ((), (4, 2), (1, 1.5), (5, 1.5, 1, 1.5))
+
+# File name -> title, column of x, column of y.
+_COMPARISONS = {
+  'accuracy': ('Test accuracy by round', 'round', 'test_accuracy'),
+  'loss': ('Test loss by round', 'round', 'test_loss'),
+  'traffic': ('Test accuracy by traffic', 'total_bytes_up', 'test_accuracy'),
+}
+# Column -> axis label, factor to its unit.
+_AXES = {
+  'round': ('communication round', 1.0),
+  'test_accuracy': ('test accuracy (%)', 100.0),
+  'test_loss': ('test loss', 1.0),
+  'total_bytes_up': ('uploaded in total (MB)', 1e-6),
+}
 
 
 class Curve(NamedTuple):
-  """One of several curves; all lists are equally long.
+  """A curve of a chart; all sequences have the same length.
 
   Attributes:
-    name: for the legend.
-    x: of the points.
-    y: of the points.
-    spread: how far a band reaches above and below each; empty for no band.
+    name: the label in the legend.
+    x: x of the points.
+    y: y of the points.
+    spread: half the height of a band around each point; empty for no band.
   """
 
   name: str
@@ -78,28 +77,28 @@ class Curve(NamedTuple):
 
 
 class Chart(NamedTuple):
-  """Curves to be compared, and what their axes mean.
+  """Curves to compare, with their axes.
 
   Attributes:
-    title: what is shown.
-    x_label: of the axis.
-    y_label: of the axis.
-    curves: a curve's place here is its look in every chart.
-    most: no value can be larger, if there is such a bound.
-    signed: whether values may be negative.
+    title: the title.
+    x_label: label of the x axis.
+    y_label: label of the y axis.
+    curves: the curves; the position sets colour and dashes in every chart.
+    y_max: upper limit of the y axis, if any.
+    signed: whether y may be negative.
   """
 
   title: str
   x_label: str
   y_label: str
   curves: Sequence[Curve]
-  most: float | None = None
+  y_max: float | None = None
   signed: bool = False
 
 
 def accuracy(history: History, path: Path, title: str) -> Any:
-  """Top-1 and top-5 test accuracy in % by round."""
-  with picture(path) as figure:
+  """Draws top-1 and top-5 test accuracy in % by round."""
+  with new_figure(path) as figure:
     (axes,) = _panels(figure, history, title)
     t, values = series(history, 'test_top5_accuracy')
     _line(axes, t, 100 * values, _ORANGE, 'top-5, last {:.2f} %')
@@ -112,8 +111,8 @@ def accuracy(history: History, path: Path, title: str) -> Any:
 
 
 def loss(history: History, path: Path, title: str) -> Any:
-  """Test and train loss by round."""
-  with picture(path) as figure:
+  """Draws test and train loss by round."""
+  with new_figure(path) as figure:
     (axes,) = _panels(figure, history, title)
     _line(axes, *series(history, 'train_loss'), _ORANGE, 'train, last {:.4g}')
     _line(axes, *series(history, 'test_loss'), _BLUE, 'test, last {:.4g}')
@@ -123,14 +122,14 @@ def loss(history: History, path: Path, title: str) -> Any:
 
 
 def annealing(history: History, path: Path, title: str) -> Any:
-  """p_t, and the share of elements that clients kept of their own models."""
-  with picture(path) as figure:
+  """Draws p_t and the measured share of elements that clients kept local."""
+  with new_figure(path) as figure:
     (axes,) = _panels(figure, history, title)
-    _line(axes, *series(history, 'p'), _BLUE, 'probability $p_t$', dots=1)
+    _line(axes, *series(history, 'p'), _BLUE, 'probability $p_t$', markers=1)
     t, values = series(history, 'kept_local')
     if t.size:
       label = 'share kept local, measured'
-      size = 4 if t.size <= _BARS else 2
+      size = 4 if t.size <= _MAX_BARS else 2
       axes.plot(t, values, 'o', color=_ORANGE, markersize=size, label=label)
     axes.set(ylabel='share of elements', ylim=(-0.03, 1.03))
     _legend(axes, 'upper right')
@@ -138,12 +137,12 @@ def annealing(history: History, path: Path, title: str) -> Any:
 
 
 def uploads(history: History, path: Path, title: str) -> Any:
-  """Uploads per round, in front of the selected; megabytes up in total."""
-  with picture(path) as figure:
+  """Draws selected and uploading clients by round, and total megabytes."""
+  with new_figure(path) as figure:
     counts, traffic = _panels(figure, history, title, panels=2)
     for column, color in (('selected', _GREY), ('uploaded', _BLUE)):
       t, values = series(history, column)
-      if 0 < t.size <= _BARS:
+      if 0 < t.size <= _MAX_BARS:
         width = min(0.8, 0.1 * t.size)
         counts.bar(t, values, width, color=color, label=column)
       elif t.size:
@@ -151,7 +150,7 @@ def uploads(history: History, path: Path, title: str) -> Any:
         counts.stairs(values, edges, fill=True, color=color, label=column)
     top = 1.15 * counts.get_ylim()[1]  # room for the legend
     counts.set(ylabel='clients per round', ylim=(0, top))
-    counts.yaxis.set_major_locator(_whole_numbers(8))
+    counts.yaxis.set_major_locator(_integer_ticks(8))
     _legend(counts, 'upper right')
     t, values = series(history, 'total_bytes_up')
     _line(traffic, t, values / 1e6, _BLUE, 'total, last {:,.1f} MB')
@@ -165,63 +164,35 @@ def uploads(history: History, path: Path, title: str) -> Any:
 def partition(
   label_counts: np.ndarray, class_names: Sequence[str], path: Path, title: str
 ) -> Any:
-  """Which client holds how many examples of which label.
+  """Draws a heat map of examples by client and label, and clients' sizes.
 
-  A heat map of `label_counts`, shape [n, C] for n clients and the C labels in
-  `class_names`, and beside it the clients' sizes m_k.
+  Args:
+    label_counts: examples of each label on each client [n, C].
+    class_names: names of the C labels.
+    path: the PNG file.
+    title: the title.
   """
   label_counts = np.asarray(label_counts)
   n, C = label_counts.shape
   width = 3.8 + np.clip(0.42 * C, 2, 12)
   height = 1.8 + min(0.25 * n, 6 + 0.004 * n, 10)
-  shown = np.linspace(0, n - 1, min(n, _SHOWN)).round().astype(int)
-  with picture(path) as figure:
+  drawn = np.linspace(0, n - 1, min(n, _MAX_CLIENTS)).round().astype(int)
+  with new_figure(path) as figure:
     figure.set_size_inches(width, height)
     heat, sizes = figure.subplots(1, 2, width_ratios=(width - 3, 1.8))
-    image = _heat_map(heat, label_counts[shown], class_names, n)
-    for text in heat.texts:
-      if text.get_text() == '0':
-        text.set_color(_GREY)  # where there are examples is what matters
-    note = f' ({_SHOWN:,} of {n:,} drawn)' if n > _SHOWN else ''
+    image = _heat_map(heat, label_counts[drawn], class_names, n)
+    note = f' ({_MAX_CLIENTS:,} of {n:,} drawn)' if n > _MAX_CLIENTS else ''
     heat.set(title=title, xlabel='label', ylabel=f'client{note}')
-    m, edges = label_counts[shown].sum(1), np.linspace(0, n, shown.size + 1)
+    m, edges = label_counts[drawn].sum(1), np.linspace(0, n, drawn.size + 1)
     style = {'orientation': 'horizontal', 'fill': True, 'color': _BLUE}
     sizes.stairs(m, edges - 0.5, **style)
     sizes.set(xlabel='examples $m_k$', xlim=(0, None), ylim=(n - 0.5, -0.5))
     sizes.set_yticks([])
-    sizes.xaxis.set_major_locator(_whole_numbers(3))
+    sizes.xaxis.set_major_locator(_integer_ticks(3))
     style = {'aspect': 4 * height, 'fraction': 0.15}
-    bar = figure.colorbar(image, ax=sizes, ticks=_whole_numbers(6), **style)
+    bar = figure.colorbar(image, ax=sizes, ticks=_integer_ticks(6), **style)
     bar.set_label('examples of a label')
     bar.outline.set_visible(False)
-  return figure
-
-
-def chart(drawn: Chart, path: Path) -> Any:
-  """Curves with their bands, and a legend below."""
-  longest = max((len(curve.name) for curve in drawn.curves), default=0)
-  columns = min(max(1, 88 // (longest + 10)), 4, max(1, len(drawn.curves)))
-  rows = max(1, -(-len(drawn.curves) // columns))
-  with picture(path) as figure:
-    figure.set_size_inches(7, 4.2 + 0.22 * (rows - 1))
-    axes = figure.subplots()
-    for i, curve in enumerate(drawn.curves):
-      color, dashes = COLORS[i % len(COLORS)], DASHES[i % len(DASHES)]
-      x, y = np.array(curve.x), np.array(curve.y)
-      style = (0, dashes) if dashes else '-'
-      marker = 'o' if x.size <= DOTTED else ''
-      label = curve.name if x.size else f'{curve.name} (no values)'
-      axes.plot(x, y, color=color, linestyle=style, marker=marker, label=label)
-      if curve.spread:
-        low, high = y - curve.spread, y + curve.spread
-        axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
-    axes.set(title=drawn.title, xlabel=drawn.x_label, ylabel=drawn.y_label)
-    low, high = axes.get_ylim()
-    most = high if drawn.most is None else 1.01 * drawn.most
-    axes.set_ylim(low if drawn.signed else max(low, 0), min(high, most))
-    if all(float(x).is_integer() for c in drawn.curves for x in c.x):
-      axes.xaxis.set_major_locator(_whole_numbers(10))
-    figure.legend(loc='outside lower center', ncols=columns, handlelength=3.5)
   return figure
 
 
@@ -232,30 +203,101 @@ def write_all(
   class_names: Sequence[str],
   title: str,
 ) -> None:
-  """Writes the five pictures of a run to `folder/plots/`."""
+  """Writes the five figures of a run to `folder/plots/`."""
   plots = os.path.join(folder, 'plots')
   os.makedirs(plots, exist_ok=True)
-  for write in (accuracy, loss, annealing, uploads):
-    write(history, os.path.join(plots, f'{write.__name__}.png'), title)
+  for draw in (accuracy, loss, annealing, uploads):
+    draw(history, os.path.join(plots, f'{draw.__name__}.png'), title)
   path = os.path.join(plots, 'partition.png')
   partition(label_counts, class_names, path, title)
 
 
+def comparison_charts(runs: Sequence[tables.Run]) -> dict[str, Chart]:
+  """Returns accuracy by round, loss by round and accuracy by traffic.
+
+  Each chart has a curve for every algorithm, in the same order: the mean over
+  its runs, at the rounds where all of them have a finite value.
+  """
+  histories: dict[str, list[Sequence[tables.Row]]] = {}
+  for run in runs:
+    histories.setdefault(run.algorithm, []).append(run.history)
+  return {
+    name: Chart(
+      title,
+      _AXES[x][0],
+      _AXES[y][0],
+      [_mean_curve(name, rows, x, y) for name, rows in histories.items()],
+      y_max=100.0 if y == 'test_accuracy' else None,
+    )
+    for name, (title, x, y) in _COMPARISONS.items()
+  }
+
+
+def _mean_curve(
+  name: str, histories: Sequence[Sequence[tables.Row]], x: str, y: str
+) -> Curve:
+  points = [
+    {
+      row['round']: (row[x] * _AXES[x][1], row[y] * _AXES[y][1])
+      for row in history
+      if row[y] is not None and math.isfinite(row[y])
+    }
+    for history in histories
+  ]
+  rounds = sorted(set.intersection(*map(set, points)))
+  xs = [statistics.fmean(run[t][0] for run in points) for t in rounds]
+  ys = [tables.mean_and_sd([run[t][1] for run in points]) for t in rounds]
+  spread = [sd for _, sd in ys if sd is not None]
+  return Curve(name, xs, [mean for mean, _ in ys if mean is not None], spread)
+
+
+def chart(content: Chart, path: Path) -> Any:
+  """Draws curves with their bands, and a legend below."""
+  curves = content.curves
+  longest = max((len(curve.name) for curve in curves), default=0)
+  columns = min(max(1, 88 // (longest + 10)), 4, max(1, len(curves)))
+  rows = max(1, -(-len(curves) // columns))
+  with new_figure(path) as figure:
+    figure.set_size_inches(7, 4.2 + 0.22 * (rows - 1))
+    axes = figure.subplots()
+    for i, curve in enumerate(curves):
+      color, dashes = COLORS[i % len(COLORS)], DASHES[i % len(DASHES)]
+      x, y = np.array(curve.x), np.array(curve.y)
+      style = (0, dashes) if dashes else '-'
+      marker = 'o' if x.size <= MAX_MARKERS else ''
+      label = curve.name if x.size else f'{curve.name} (no values)'
+      axes.plot(x, y, color=color, linestyle=style, marker=marker, label=label)
+      if curve.spread:
+        low, high = y - curve.spread, y + curve.spread
+        axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
+    axes.set(
+      title=content.title, xlabel=content.x_label, ylabel=content.y_label
+    )
+    low, high = axes.get_ylim()
+    top = high if content.y_max is None else min(high, 1.01 * content.y_max)
+    axes.set_ylim(low if content.signed else max(low, 0), top)
+    if all(float(x).is_integer() for c in curves for x in c.x):
+      axes.xaxis.set_major_locator(_integer_ticks(10))
+    figure.legend(loc='outside lower center', ncols=columns, handlelength=3.5)
+  return figure
+
+
 def series(history: History, column: str) -> tuple[np.ndarray, np.ndarray]:
-  """(rounds, values), both of shape [k], of the k rows that have a value."""
+  """Returns rounds and values, both [k], of the k rows that have a value."""
   rows = [row for row in history if row.get(column) is not None]
   t = np.array([row['round'] for row in rows], int)
   return t, np.array([row[column] for row in rows], float)
 
 
 @contextlib.contextmanager
-def picture(path: Path) -> Iterator[Any]:
-  """An empty figure in this module's style; written when the block ends."""
+def new_figure(path: Path) -> Iterator[Any]:
+  """Gives an empty figure in this style, and writes it when the block ends."""
   import matplotlib.figure
   from matplotlib.backends import backend_agg
 
   buffer = io.BytesIO()
-  with matplotlib.rc_context(_STYLE):
+  style = matplotlib.rc_params_from_file(_STYLE, use_default_template=False)
+  with matplotlib.rc_context(style):
     figure = matplotlib.figure.Figure(layout='constrained')
     yield figure
     backend_agg.FigureCanvasAgg(figure).print_png(buffer)
@@ -263,12 +305,12 @@ def picture(path: Path) -> Iterator[Any]:
 
 
 def _panels(figure: Any, history: History, title: str, panels: int = 1) -> Any:
-  """Axes, one above the other, that share an axis of rounds."""
+  """Adds axes above each other that share an axis of rounds."""
   figure.set_size_inches(7, 2 + 2.2 * panels)
   axes = figure.subplots(panels, 1, sharex=True, squeeze=False)[:, 0]
   axes[0].set_title(title)
   axes[-1].set_xlabel('communication round')
-  axes[-1].xaxis.set_major_locator(_whole_numbers(10))
+  axes[-1].xaxis.set_major_locator(_integer_ticks(10))
   t, _ = series(history, 'round')
   margin = max(0.6, 0.015 * t.size)
   axes[-1].set_xlim(t.min(initial=1) - margin, t.max(initial=1) + margin)
@@ -281,11 +323,14 @@ def _line(
   values: np.ndarray,
   color: str,
   label: str,
-  dots: int = 40,
+  markers: int = 40,
 ) -> None:
-  """A curve, with its last value in the label; few points get dots."""
+  """Adds a curve whose label may show the last value.
+
+  Up to `markers` points are marked.
+  """
   if t.size:
-    marker = 'o' if t.size <= dots else ''
+    marker = 'o' if t.size <= markers else ''
     label = label.format(values[-1])
     axes.plot(t, values, color=color, marker=marker, label=label)
 
@@ -300,33 +345,33 @@ def _legend(axes: Any, location: str) -> None:
 def _heat_map(
   axes: Any, counts: np.ndarray, names: Sequence[str], n: int
 ) -> Any:
-  """Draws `counts`, shape [<= n, C], with as much text as can be read."""
+  """Draws counts [<= n, C], with as much text as is legible."""
   import matplotlib.colors
 
   C = len(names)
   extent = (-0.5, C - 0.5, n - 0.5, -0.5)
-  # By the square root, so that small counts are told from none.
+  # By the square root, so that small counts differ visibly from none.
   norm = matplotlib.colors.PowerNorm(0.5, 0, max(1, counts.max()))
   style = {'cmap': 'Blues', 'aspect': 'auto', 'interpolation': 'nearest'}
   image = axes.imshow(counts, norm=norm, extent=extent, **style)
   axes.grid(False)
-  axes.xaxis.set_major_locator(_whole_numbers(10))
-  axes.yaxis.set_major_locator(_whole_numbers(n if n <= _ANNOTATED else 10))
-  if C <= _NAMED:
-    turned = max(map(len, names)) > 3
-    axes.set_xticks(range(C), names, rotation=90 if turned else 0)
-  if n <= _ANNOTATED:
+  axes.xaxis.set_major_locator(_integer_ticks(10))
+  axes.yaxis.set_major_locator(_integer_ticks(n if n <= _MAX_ANNOTATED else 10))
+  if C <= _MAX_LABELS:
+    rotation = 90 if max(map(len, names)) > 3 else 0
+    axes.set_xticks(range(C), names, rotation=rotation)
+  if n <= _MAX_ANNOTATED:
     for (k, c), count in np.ndenumerate(counts):
-      color = 'white' if norm(count) > 0.6 else '#333333'
-      center = {'ha': 'center', 'va': 'center'}
-      axes.text(c, k, f'{count}', fontsize=8, color=color, **center)
+      dark = 'white' if norm(count) > 0.6 else '#333333'
+      style = {'color': dark if count else _GREY, 'ha': 'center'}
+      axes.text(c, k, f'{count}', fontsize=8, va='center', **style)
   return image
 
 
-def _whole_numbers(most: int) -> Any:
-  """Ticks at whole numbers, about `most` at most."""
+def _integer_ticks(count: int) -> Any:
+  """Returns a locator of ticks at integers, roughly `count` at most."""
   import matplotlib.ticker
 
   return matplotlib.ticker.MaxNLocator(
-    most, integer=True, steps=[1, 2, 5, 10], min_n_ticks=1
+    count, integer=True, steps=[1, 2, 5, 10], min_n_ticks=1
   )

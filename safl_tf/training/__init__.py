@@ -1,1 +1,1 @@
-"""Whole runs: loop, evaluation, run directory, checkpoints, export."""
+"""Training runs: loop, evaluation, run directory, checkpoints, export."""

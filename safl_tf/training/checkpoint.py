@@ -1,27 +1,27 @@
-"""What a run can be resumed from.
+"""Incremental, verified checkpoints.
 
-A checkpoint of round 12 is two files: `round_000012.npz` with the arrays and
-`round_000012.json`, its manifest, with the run's metadata, what the first must
-be (size and SHA-256) and a checksum over itself. The manifest is written last
-and removed first, so a checkpoint is there if and only if its manifest is.
-Nothing is pickled, and nothing is read that was not verified.
+The checkpoint of round 12 consists of two files: `round_000012.npz` with the
+arrays, and the manifest `round_000012.json` with the run's metadata, the size
+and SHA-256 of the data file and a checksum of itself. The manifest is written
+last and deleted first, so that a checkpoint exists if and only if its manifest
+does. Nothing is pickled, and all data are verified when they are read.
 
-Of the clients' models, `client_ids` [c] and `client_models` [c, P], a data file
-has those that changed since the checkpoint before. The manifest lists under
-`files`, oldest first, the earlier data files that have the others, and its own;
-a model counts where it comes last. A data file stays as long as a checkpoint
-that is kept needs it. A checkpoint has all models, and needs no earlier file,
+A data file contains those clients' models, `client_ids` [c] and `client_models`
+[c, P], that changed since the previous checkpoint. The manifest lists under
+`files`, oldest first, the earlier data files with the other models, and its own
+data file; the last occurrence of a model is valid. A data file is kept while a
+checkpoint needs it. A checkpoint has all models, and needs no earlier file,
 
-- if at least half of them changed,
-- if its files would together be twice as large as that one file, or
-- if they would be more than `_MOST_FILES`.
+- if at least half of the models changed,
+- if its files together would be twice as large as that one file, or
+- if it would need more than `_MAX_FILES` files.
 
-So the checkpoints of a run in which all clients take part stand alone. In any
-other run the writing is at most twice what changed (and 1/200 of all models),
-and the files that a checkpoint needs are at most twice what there is.
+So in a run in which all clients participate, each checkpoint is independent. In
+other runs at most twice the changed models (plus 1/200 of all models) are
+written, and a checkpoint's files are at most twice as large as all models.
 
-The manifest also has the place and SHA-256 of each other array, so that the
-global model can be read alone, whatever the number of clients.
+The manifest also has the offset and SHA-256 of each other array, so that the
+global model can be read without the clients' models.
 """
 
 import hashlib
@@ -35,23 +35,22 @@ import numpy as np
 from absl import logging
 
 from safl_tf.core import client_store
-from safl_tf.training import checkpoint_io
+from safl_tf.training import checkpoint_io, metrics_log
 from safl_tf.util import atomic_io, errors, validation
 
-_FORMAT = 3
 _NAME = re.compile(r'round_(\d{6,})\.(npz|json)')
 _CORRUPT = '.corrupt'
-_MOST_FILES = 200
+_MAX_FILES = 200
 
 
 class Restored(NamedTuple):
   """A checkpoint that was read.
 
   Attributes:
-    round_number: the round it is of.
-    arrays: all but the clients' models.
+    round_number: the round after which it was saved.
+    arrays: all arrays but the clients' models.
     meta: the run's metadata.
-    client_models: the clients' models, if they were asked for.
+    client_models: the clients' models, if requested.
   """
 
   round_number: int
@@ -61,7 +60,7 @@ class Restored(NamedTuple):
 
 
 class _Base(NamedTuple):
-  """What the next checkpoint may build on: the one last saved or restored."""
+  """The checkpoint last saved or restored, on which the next may build."""
 
   round_number: int
   files: list[checkpoint_io.File]
@@ -69,25 +68,23 @@ class _Base(NamedTuple):
 
 
 class Checkpoints:
-  """The checkpoints in one folder.
+  """The checkpoints in a directory.
 
-  Only one process at a time may write there: see `atomic_io.run_lock`.
+  Only one process at a time may write them: see `atomic_io.run_lock`.
+
+  Args:
+    folder: the directory; created by the first `save`.
+    keep: number of checkpoints to keep.
   """
 
   def __init__(self, folder: str | os.PathLike[str], keep: int = 2):
-    """Makes nothing on the disk yet.
-
-    Args:
-      folder: where the checkpoints are; made by the first `save`.
-      keep: how many of the newest are kept.
-    """
     self.folder = os.fspath(folder)
     self.keep = validation.integer('keep', keep, 1)
     self._base: _Base | None = None
 
   def rounds(self) -> list[int]:
-    """The rounds that have a checkpoint, oldest first; none is verified."""
-    return self._numbers('json')
+    """Returns the rounds with a checkpoint, oldest first; verifies none."""
+    return self._rounds_of('json')
 
   def save(
     self,
@@ -96,12 +93,12 @@ class Checkpoints:
     meta: Mapping[str, Any],
     client_models: client_store.ClientStore,
   ) -> int:
-    """Writes a checkpoint, then removes those beyond `keep`.
+    """Writes a checkpoint, then deletes those beyond `keep`.
 
     Args:
-      round_number: a round after every one that has a checkpoint.
-      arrays: arrays of any shape and of any dtype but object, by name.
-      meta: what JSON can hold; tuples come back as lists, keys as strings.
+      round_number: a round after all rounds with a checkpoint.
+      arrays: named arrays of any shape and any dtype but object.
+      meta: JSON values; tuples are restored as lists, keys as strings.
       client_models: the clients' models.
 
     Returns:
@@ -115,48 +112,47 @@ class Checkpoints:
     os.makedirs(self.folder, exist_ok=True)
     atomic_io.remove_leftovers(self.folder)
 
-    base = self._to_build_on(arrays, client_models)
+    base = self._find_base(arrays, client_models)
     ids = client_models.changed_since(base and base.versions)
-    data = self._path(round_number, 'npz')
-    own, described = checkpoint_io.write(data, arrays, client_models, ids)
+    data_path = self._path(round_number, 'npz')
+    file, entries = checkpoint_io.write(data_path, arrays, client_models, ids)
     manifest = {
-      'format': _FORMAT,
+      'format': metrics_log.FORMAT,
       'round': round_number,
-      'files': [*(base.files if base else ()), own],
-      'arrays': described,
+      'files': [*(base.files if base else ()), file],
+      'arrays': entries,
       'meta': meta,
     }
-    manifest = json.loads(
-      atomic_io.to_json(manifest, None)
-    )  # as it will be read
+    manifest = json.loads(atomic_io.to_json(manifest, None))  # as when read
     manifest['checksum'] = _checksum(manifest)
     path = self._path(round_number, 'json')
     atomic_io.write_json(path, manifest)
 
     self._base = _Base(round_number, manifest['files'], client_models.versions)
-    self._remove_old()
-    return own['bytes'] + os.path.getsize(path)
+    self._delete_old()
+    return file['bytes'] + os.path.getsize(path)
 
   def restore_latest(
     self,
     client_models: client_store.ClientStore | None = None,
     repair: bool = True,
   ) -> Restored | None:
-    """Reads the newest checkpoint that verifies.
+    """Reads the newest intact checkpoint.
 
-    Newer ones that don't verify are reported and renamed to `*.corrupt`.
+    Logs newer, corrupt checkpoints and renames them to `*.corrupt`.
 
     Args:
-      client_models: the run's store before the first round, to put the models into.
-        Without it, they are neither read nor verified.
-      repair: whether to rename; not if another process may be training here.
+      client_models: the store before the first round, to restore the clients'
+        models to. Without it, they are neither read nor verified.
+      repair: whether to rename; must be False if another process may be
+        training here.
 
     Returns:
-      The checkpoint, or None when the folder has none.
+      The checkpoint, or None if the directory has none.
 
     Raises:
-      errors.InputError: there are checkpoints and all of them are corrupt.
-        None is renamed then, so that a run is never restarted in silence.
+      errors.InputError: all checkpoints are corrupt, and none is renamed: the
+        run must not silently start again.
     """
     corrupt: list[tuple[int, checkpoint_io.CorruptError]] = []
     for number in reversed(self.rounds()):
@@ -165,38 +161,37 @@ class Checkpoints:
       except checkpoint_io.CorruptError as error:
         corrupt.append((number, error))
         continue
-      for bad, wrong in corrupt:
+      for bad, cause in corrupt:
         logging.warning(
-          'Checkpoint %s; falling back to round %d.', wrong, number
+          'Checkpoint %s; falling back to round %d.', cause, number
         )
         if repair:
-          self._set_aside(bad)
+          self._rename_corrupt(bad)
       return restored
     if corrupt:
+      details = '; '.join(str(cause) for _, cause in corrupt)
       raise errors.InputError(
         'experiment',
         self.folder,
-        f'all checkpoints are corrupt ({"; ".join(str(e) for _, e in corrupt)})'
-        '; a new --experiment starts afresh',
+        f'all checkpoints are corrupt ({details}); a new --experiment starts '
+        'afresh',
       )
     return None
 
-  def _to_build_on(
+  def _find_base(
     self,
     arrays: Mapping[str, np.ndarray],
     client_models: client_store.ClientStore,
   ) -> _Base | None:
-    """The base of the next checkpoint, unless that is to have all models."""
+    """Returns the base of the next checkpoint; None if it has all models."""
     base = self._base
     if base is None or self.rounds()[-1:] != [base.round_number]:
-      return None  # not what is on the disk
+      return None  # not the newest on disk
     if base.versions.keys() - client_models.versions.keys():
-      return None  # not what led to this state
-    changed, count = (
-      len(client_models.changed_since(base.versions)),
-      len(client_models),
-    )
-    if 2 * changed >= count or len(base.files) >= _MOST_FILES:
+      return None  # not an ancestor of this state
+    changed = len(client_models.changed_since(base.versions))
+    count = len(client_models)
+    if 2 * changed >= count or len(base.files) >= _MAX_FILES:
       return None
     model = client_models[next(iter(client_models.versions))].nbytes
     rest = sum(array.nbytes for array in arrays.values())
@@ -213,22 +208,24 @@ class Checkpoints:
   def _read(
     self, number: int, client_models: client_store.ClientStore | None
   ) -> Restored:
-    """A round's checkpoint; what is read of it is verified."""
-    manifest = self._manifest(number)
-    data, own = manifest['files'], manifest['files'][-1]
+    """Reads and verifies the checkpoint of a round."""
+    manifest = self._read_manifest(number)
+    files = manifest['files']
     if client_models is not None:
-      for file in data:
+      for file in files:
         checkpoint_io.verify(self.folder, file)
-    arrays = checkpoint_io.read_arrays(self.folder, own, manifest['arrays'])
+    arrays = checkpoint_io.read_arrays(
+      self.folder, files[-1], manifest['arrays']
+    )
     if client_models is not None:
-      for file in data:
+      for file in files:
         for models in checkpoint_io.read_models(self.folder, file):
           client_models = client_models.updated(models)
-      self._base = _Base(number, data, client_models.versions)
+      self._base = _Base(number, files, client_models.versions)
     return Restored(number, arrays, manifest['meta'], client_models)
 
-  def _remove_old(self) -> None:
-    """Removes checkpoints beyond `keep` and data that no other one needs."""
+  def _delete_old(self) -> None:
+    """Deletes checkpoints beyond `keep`, and data files that none needs."""
     rounds = self.rounds()
     for number in rounds[: -self.keep]:
       os.unlink(self._path(number, 'json'))
@@ -236,26 +233,27 @@ class Checkpoints:
     needed = set()
     for number in rounds[-self.keep :]:
       try:
-        needed |= {file['name'] for file in self._manifest(number)['files']}
+        files = self._read_manifest(number)['files']
       except checkpoint_io.CorruptError:
-        return  # it can't be told what it needs
-    for number in self._numbers('npz'):
+        return  # unknown which files it needs
+      needed |= {file['name'] for file in files}
+    for number in self._rounds_of('npz'):
       path = self._path(number, 'npz')
       if os.path.basename(path) not in needed:
         os.unlink(path)
 
-  def _set_aside(self, number: int) -> None:
-    """Renames a checkpoint so that it counts no more: the manifest first.
+  def _rename_corrupt(self, number: int) -> None:
+    """Renames a checkpoint's files, the manifest first.
 
-    An older one does not need its data file, and all newer ones are set aside.
+    No older checkpoint needs its data file, and all newer ones are corrupt.
     """
     for kind in ('json', 'npz'):
       path = self._path(number, kind)
       if os.path.exists(path):
         os.replace(path, path + _CORRUPT)
 
-  def _manifest(self, number: int) -> dict[str, Any]:
-    """The manifest of a round, which is what was written for it."""
+  def _read_manifest(self, number: int) -> dict[str, Any]:
+    """Reads and verifies the manifest of a round."""
     path = self._path(number, 'json')
     try:
       with open(path, encoding='utf-8') as file:
@@ -272,17 +270,14 @@ class Checkpoints:
       raise checkpoint_io.CorruptError(
         f'{path} is of round {manifest["round"]}'
       )
-    if manifest.get('format') != _FORMAT:
-      raise checkpoint_io.CorruptError(
-        f'{path} was written by another version of safl_tf'
-      )
+    metrics_log.check_format(manifest.get('format', 0), self.folder)
     return manifest
 
   def _path(self, number: int, kind: str) -> str:
     return os.path.join(self.folder, f'round_{number:06d}.{kind}')
 
-  def _numbers(self, kind: str) -> list[int]:
-    """The rounds of the files of one kind, in order."""
+  def _rounds_of(self, kind: str) -> list[int]:
+    """Returns the sorted rounds of the files of a kind, 'json' or 'npz'."""
     if not os.path.isdir(self.folder):
       return []
     matches = map(_NAME.fullmatch, os.listdir(self.folder))
@@ -290,5 +285,5 @@ class Checkpoints:
 
 
 def _checksum(manifest: dict[str, Any]) -> str:
-  """SHA-256 over a manifest's content, whatever its layout."""
+  """Returns the SHA-256 of a manifest's content, independent of layout."""
   return hashlib.sha256(atomic_io.to_json(manifest, None).encode()).hexdigest()

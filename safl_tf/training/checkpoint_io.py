@@ -1,8 +1,8 @@
-"""The arrays of a checkpoint in a file: written in one pass, read in pieces.
+"""Data files of checkpoints, written in one pass and read in pieces.
 
-The file is an .npz that NumPy can read. It has arrays of any name, the numbers
-of some clients, `client_ids` [c], and their models, `client_models` [c, P]. The
-models never have to be in memory all at once.
+A data file is an .npz that NumPy can read. It contains arrays of any name, the
+ids of some clients, `client_ids` [c], and their models, `client_models` [c, P].
+The models are never all in memory at once.
 """
 
 import hashlib
@@ -21,11 +21,10 @@ _IDS, _MODELS = 'client_ids.npy', 'client_models.npy'
 _PIECE_BYTES = 64 << 20
 
 File = dict[str, Any]  # name, bytes, sha256 and model_dtype
-Folder = str | os.PathLike[str]
 
 
 class CorruptError(Exception):
-  """Names a file and says what is wrong with it."""
+  """A file is corrupt; the message names it and states the cause."""
 
 
 def write(
@@ -37,36 +36,36 @@ def write(
   """Writes a data file.
 
   Args:
-    path: where it shall be.
-    arrays: arrays of any dtype but object, by name.
+    path: the path of the file.
+    arrays: named arrays of any dtype but object.
     client_models: the clients' models.
     ids: the clients whose models to write.
 
   Returns:
-    What the file must be, and where in it each array is and what it must be.
+    The file's entry for the manifest, and that of each array.
   """
-  some = next(iter(client_models.versions), None)
-  like = np.zeros(0) if some is None else client_models[some]
+  some_id = next(iter(client_models.versions), None)
+  like = np.zeros(0) if some_id is None else client_models[some_id]
   with atomic_io.replacing(path) as file:
-    writer: Any = _HashingWriter(file)  # as much of a file as zipfile needs
+    writer: Any = _HashingWriter(file)  # implements what zipfile needs
     with zipfile.ZipFile(writer, 'w', zipfile.ZIP_STORED) as archive:
-      described = {
+      entries = {
         name: _write_array(writer, archive, f'{name}.npy', array)
         for name, array in arrays.items()
       }
       _write_array(writer, archive, _IDS, np.array(ids, np.int64))
       _write_models(archive, client_models, ids, like)
-  written = {
+  entry = {
     'name': os.path.basename(path),
     'bytes': writer.bytes,
     'sha256': writer.hash.hexdigest(),
     'model_dtype': like.dtype.name,
   }
-  return written, described
+  return entry, entries
 
 
-def check_size(folder: Folder, file: File) -> None:
-  """Finds out whether a data file is there and as long as it was written."""
+def check_size(folder: str, file: File) -> str:
+  """Checks that a data file exists with its size; returns its path."""
   path = os.path.join(folder, file['name'])
   try:
     size = os.path.getsize(path)
@@ -74,12 +73,12 @@ def check_size(folder: Folder, file: File) -> None:
     raise CorruptError(f'{path} is missing') from error
   if size != file['bytes']:
     raise CorruptError(f'{path} has {size} bytes instead of {file["bytes"]}')
+  return path
 
 
-def verify(folder: Folder, file: File) -> None:
-  """Finds out whether a data file is what was written."""
-  check_size(folder, file)
-  path = os.path.join(folder, file['name'])
+def verify(folder: str, file: File) -> None:
+  """Checks the size and SHA-256 of a data file."""
+  path = check_size(folder, file)
   with open(path, 'rb') as opened:
     digest = hashlib.file_digest(opened, 'sha256').hexdigest()
   if digest != file['sha256']:
@@ -87,25 +86,24 @@ def verify(folder: Folder, file: File) -> None:
 
 
 def read_arrays(
-  folder: Folder, file: File, described: Mapping[str, Any]
+  folder: str, file: File, entries: Mapping[str, Any]
 ) -> dict[str, np.ndarray]:
-  """The arrays, each verified, whatever the rest of the file is."""
-  check_size(folder, file)
-  path = os.path.join(folder, file['name'])
+  """Reads and verifies the arrays, but not the rest of the file."""
+  path = check_size(folder, file)
   arrays = {}
   with open(path, 'rb') as opened:
-    for name, wanted in described.items():
-      opened.seek(wanted['offset'])
-      data = opened.read(wanted['bytes'])
-      if hashlib.sha256(data).hexdigest() != wanted['sha256']:
+    for name, entry in entries.items():
+      opened.seek(entry['offset'])
+      data = opened.read(entry['bytes'])
+      if hashlib.sha256(data).hexdigest() != entry['sha256']:
         raise CorruptError(f'{path} does not match its SHA-256 of {name}')
       array = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
-      arrays[name] = array.view(_dtype(array.dtype, wanted['dtype']))
+      arrays[name] = array.view(_dtype(array.dtype, entry['dtype']))
   return arrays
 
 
-def read_models(folder: Folder, file: File) -> Iterator[dict[int, np.ndarray]]:
-  """The models of a file that was verified, some at a time."""
+def read_models(folder: str, file: File) -> Iterator[dict[int, np.ndarray]]:
+  """Yields the models of a verified file in pieces, by client."""
   with zipfile.ZipFile(os.path.join(folder, file['name'])) as archive:
     with archive.open(_IDS) as member:
       ids = np.lib.format.read_array(member, allow_pickle=False).tolist()
@@ -116,14 +114,14 @@ def read_models(folder: Folder, file: File) -> Iterator[dict[int, np.ndarray]]:
       length = size * dtype.itemsize
       step = max(1, _PIECE_BYTES // max(1, length))
       for i in range(0, len(ids), step):
-        yield {  # each in memory of its own, so that each can be freed
+        yield {  # each with its own memory, so that each can be freed
           k: np.frombuffer(member.read(length), dtype)
           for k in ids[i : i + step]
         }
 
 
 class _HashingWriter:
-  """Passes bytes on to a file, hashes and counts them; cannot seek."""
+  """Writes to a file, and hashes and counts the bytes; cannot seek."""
 
   def __init__(self, file: Any):
     self._file = file
@@ -145,7 +143,7 @@ def _write_array(
   name: str,
   array: np.ndarray,
 ) -> dict[str, Any]:
-  """Adds an array; returns where it is and what it must be."""
+  """Adds an array; returns its entry for the manifest."""
   with archive.open(name, 'w', force_zip64=True) as member:
     offset, inner = writer.bytes, _HashingWriter(member)
     np.lib.format.write_array(inner, array, allow_pickle=False)
@@ -163,7 +161,7 @@ def _write_models(
   ids: list[int],
   like: np.ndarray,
 ) -> None:
-  """Adds the array of models, which are all like one of them."""
+  """Adds the array of models, all with the shape and dtype of `like`."""
   header = {
     'descr': np.lib.format.dtype_to_descr(like.dtype),
     'fortran_order': False,
@@ -174,14 +172,14 @@ def _write_models(
     for k in ids:
       model = client_models[k]
       if (model.shape, model.dtype) != (like.shape, like.dtype):
-        raise ValueError(f'the model of client {k} is of another type')
+        raise ValueError(f'the model of client {k} has another type')
       member.write(model.tobytes())
 
 
 def _dtype(stored: np.dtype, name: str) -> np.dtype:
-  """The dtype that was written; .npy keeps those it doesn't know as bytes."""
+  """Returns the dtype by name where .npy stores only bytes, as bfloat16."""
   if stored.name == name or stored.kind != 'V':
     return stored
-  import ml_dtypes  # bfloat16 and its kin
+  import ml_dtypes
 
   return np.dtype(getattr(ml_dtypes, name))

@@ -1,4 +1,4 @@
-"""How good a model is on data it was not trained on."""
+"""Evaluates models: loss and accuracy."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -15,14 +15,14 @@ Predict = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 class Scores(NamedTuple):
-  """Of a model's outputs against the labels.
+  """Scores of a model's outputs.
 
   Attributes:
     loss: mean loss.
-    accuracy: share of examples whose class is ranked first.
-    top5_accuracy: share of examples whose class is among the first five.
-    class_accuracy: accuracy among each class's examples [C]; NaN for none.
-    class_counts: examples of each class [C].
+    accuracy: top-1 accuracy.
+    top5_accuracy: top-5 accuracy.
+    class_accuracy: accuracy on each class's examples [C]; NaN without examples.
+    class_counts: number of examples of each class [C].
   """
 
   loss: float
@@ -38,54 +38,62 @@ def score(
   loss: str = 'categorical',
   from_logits: bool = True,
 ) -> Scores:
-  """Scores of outputs [N, C] for labels [N].
+  """Scores outputs [N, C] against labels [N].
 
   Of classes with equal outputs the lower one ranks first, as in argmax, so that
-  a model that can't tell classes apart is not rewarded. Outputs that are not
-  numbers are wrong.
+  constant outputs are not rewarded. Non-finite outputs count as wrong.
   """
   loss_fn = losses.get(loss, from_logits)
   values = loss_fn(tf.constant(y, tf.int32), tf.constant(outputs)).numpy()
-  chosen = outputs[np.arange(len(y)), y][:, None]
-  earlier = np.arange(outputs.shape[1]) < y[:, None]
-  ahead = (outputs > chosen) | ((outputs == chosen) & earlier)
+  of_label = outputs[np.arange(len(y)), y][:, None]
+  lower = np.arange(outputs.shape[1]) < y[:, None]
+  ahead = (outputs > of_label) | ((outputs == of_label) & lower)
   rank = ahead.sum(axis=1)
-  valid = np.isfinite(outputs).all(axis=1)
-  first = (rank == 0) & valid
+  finite = np.isfinite(outputs).all(axis=1)
+  correct = (rank == 0) & finite
   counts = np.bincount(y, minlength=outputs.shape[1])
-  right = np.bincount(y, weights=first, minlength=outputs.shape[1])
+  class_correct = np.bincount(y, weights=correct, minlength=outputs.shape[1])
   with np.errstate(invalid='ignore', divide='ignore'):
-    class_accuracy = right / counts
+    class_accuracy = class_correct / counts
   return Scores(
     loss=float(np.mean(values, dtype=np.float64)),
-    accuracy=float(first.mean()),
-    top5_accuracy=float(((rank < 5) & valid).mean()),
+    accuracy=float(correct.mean()),
+    top5_accuracy=float(((rank < 5) & finite).mean()),
     class_accuracy=class_accuracy,
     class_counts=counts,
   )
 
 
 def mean(scores: Iterable[Scores]) -> Scores:
-  """The mean of several models' scores on the same labels."""
-  found = list(scores)
-  if len(found) == 1:
-    return found[0]
-  columns = (np.mean(column, axis=0) for column in zip(*found, strict=True))
-  loss, accuracy, top5_accuracy, class_accuracy, _ = columns
+  """Returns the mean of several models' scores on the same labels."""
+  scores = list(scores)
+  if len(scores) == 1:
+    return scores[0]
   return Scores(
-    loss=float(loss),
-    accuracy=float(accuracy),
-    top5_accuracy=float(top5_accuracy),
-    class_accuracy=class_accuracy,
-    class_counts=found[0].class_counts,
+    loss=float(np.mean([s.loss for s in scores])),
+    accuracy=float(np.mean([s.accuracy for s in scores])),
+    top5_accuracy=float(np.mean([s.top5_accuracy for s in scores])),
+    class_accuracy=np.mean([s.class_accuracy for s in scores], axis=0),
+    class_counts=scores[0].class_counts,
   )
 
 
 def build_predict(
-  model: flat_model.FlatModel, x: Any, jit_compile: bool
+  model: flat_model.FlatModel,
+  x: Any,
+  jit_compile: bool,
+  device: str | None = None,
 ) -> Predict:
-  """A compiled function (z, rows of x) -> outputs [len(rows), C]."""
-  x = tf.nest.map_structure(tf.convert_to_tensor, x)
+  """Compiles a function (z, rows of x) -> outputs [len(rows), C].
+
+  Args:
+    model: the model.
+    x: the inputs.
+    jit_compile: whether to compile with XLA.
+    device: the TensorFlow device to use; TensorFlow's choice by default.
+  """
+  with tf.device(device):
+    x = tf.nest.map_structure(tf.convert_to_tensor, x)
   size = min(_BATCH, len(tf.nest.flatten(x)[0]))
 
   @tf.function(
@@ -105,9 +113,8 @@ def build_predict(
   def predict(z: np.ndarray, rows: np.ndarray) -> np.ndarray:
     batches = -(-len(rows) // size)
     padded = np.resize(rows, batches * size).astype(np.int32)
-    outputs = [
-      predict_batch(z, part).numpy() for part in np.split(padded, batches)
-    ]
+    with tf.device(device):
+      outputs = [predict_batch(z, b).numpy() for b in np.split(padded, batches)]
     return np.concatenate(outputs)[: len(rows)]
 
   return predict

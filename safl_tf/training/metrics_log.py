@@ -1,9 +1,7 @@
-"""What a run writes down: metrics.csv, TensorBoard events and hparams.json."""
+"""Records of a run: metrics.csv, TensorBoard events and hparams.json."""
 
 import contextlib
-import csv
 import importlib.metadata
-import io
 import json
 import numbers
 import os
@@ -42,37 +40,38 @@ TAGS = {
   'rss_mb': 'cost/rss_mb',
 }
 COLUMNS = ('round', *TAGS)
-# What differs between two runs of the same command.
+# Columns that differ between two runs of the same command.
 MEASURED = ('seconds', 'rss_mb')
+# Format of run directories; written to hparams.json and to checkpoints.
+FORMAT = 3
 
 _PACKAGES = ('tensorflow', 'keras', 'numpy', 'tensorflow-datasets')
 _SCALAR = 1  # SummaryMetadata's DATA_CLASS_SCALAR
 
+Folder = str | os.PathLike[str]
 Row = Mapping[str, float | int | None]
 
 
 class MetricsLog:
-  """A row per round in `metrics.csv`, the same in TensorBoard's `logdir/`.
+  """Writes a row per round to `metrics.csv` and to TensorBoard's `logdir/`.
 
-  A row has a value for each of `COLUMNS`; None, or no value at all, is for what
-  does not exist in a round and gives an empty cell. Floats are written so that
-  they read back bit for bit; TensorBoard's are float32, the only kind that all
-  of its readers show.
+  A row has a value for each of `COLUMNS`. A missing value or None becomes an
+  empty cell. Floats in metrics.csv round-trip exactly; TensorBoard's are
+  float32, the only type that all its readers display.
   """
 
-  def __init__(self, folder: str | os.PathLike[str]):
-    """Writes nothing yet: see `start`. The run's folder must exist."""
+  def __init__(self, folder: Folder):
     self.path = os.path.join(folder, 'metrics.csv')
     self.logdir = os.path.join(folder, 'logdir')
     self._csv: BinaryIO | None = None
     self._events: Any = None
 
   def start(self, history: Sequence[Row]) -> None:
-    """Writes everything anew.
+    """Rewrites the files in an existing run directory; call before `append`.
 
     Args:
-      history: the rows up to the checkpoint that a resumed run starts from;
-        none in a new run. Rows and events after it are gone from then on.
+      history: the rows up to the checkpoint from which the run resumes; none in
+        a new run. Later rows and events are deleted.
     """
     import tensorflow as tf
 
@@ -88,23 +87,23 @@ class MetricsLog:
     self._events.flush()
 
   def append(self, row: Row) -> None:
-    """Adds a round; it is on the disk when this returns."""
+    """Appends a round's row and syncs it to disk."""
     if self._csv is None:
-      raise RuntimeError('start() comes before append()')
+      raise RuntimeError('call start() before append()')
     self._csv.write(_line(row).encode())
     os.fsync(self._csv.fileno())
     self._write_event(row)
     self._events.flush()
 
   def close(self) -> None:
-    """Closes the files; may be called twice."""
+    """Closes the files, if they are open."""
     if self._csv is not None:
       self._csv.close()
       self._events.close()
       self._csv = self._events = None
 
   def _write_event(self, row: Row) -> None:
-    """One event with all scalars; tf.summary.scalar needs tensorboard."""
+    """Writes one event with all scalars, without the tensorboard package."""
     import tensorflow as tf
 
     summary = tf.compat.v1.Summary()
@@ -121,19 +120,19 @@ class MetricsLog:
       )
 
 
-def read_csv(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-  """The rows of a metrics.csv: ints, floats and None.
+def read_csv(path: Folder) -> list[dict[str, Any]]:
+  """Reads the rows of a metrics.csv: ints, floats, and None for empty cells.
 
-  A last line without its end, which a killed run may leave, is not read.
+  Ignores an incomplete last line, which a killed run may leave.
   """
-  with open(path, newline='', encoding='utf-8') as file:
-    text = file.read()
-  lines = csv.reader(io.StringIO(text[: text.rfind('\n') + 1]))
-  columns = next(lines, [])
+  text = pathlib.Path(path).read_text(encoding='utf-8')
+  header, *lines = text[: text.rfind('\n') + 1].splitlines() or ['']
+  columns = header.split(',')
   rows = []
-  for number, cells in enumerate(lines, start=2):
+  for number, line in enumerate(lines, start=2):
     try:
-      rows.append(dict(zip(columns, map(_value, cells), strict=True)))
+      values = map(_parse_cell, line.split(','))
+      rows.append(dict(zip(columns, values, strict=True)))
     except ValueError as error:
       raise errors.InputError(
         os.fspath(path), f'line {number}', f'must be {len(columns)} numbers'
@@ -141,25 +140,22 @@ def read_csv(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
   return rows
 
 
-def write_clients(
-  folder: str | os.PathLike[str], table: Sequence[Mapping[str, Any]]
-) -> None:
-  """Writes clients.csv, a line for each client."""
-  text = io.StringIO()
-  writer = csv.DictWriter(text, list(table[0]), lineterminator='\n')
-  writer.writeheader()
-  writer.writerows(table)
-  atomic_io.write_text(os.path.join(folder, 'clients.csv'), text.getvalue())
+def write_clients(folder: Folder, table: Sequence[Mapping[str, Any]]) -> None:
+  """Writes clients.csv, with a row for each client."""
+  import pandas as pd
+
+  text = pd.DataFrame(table).to_csv(index=False, lineterminator='\n')
+  atomic_io.write_text(os.path.join(folder, 'clients.csv'), text)
 
 
 def rss_mb() -> float:
-  """The resident memory of this process in megabytes (1e6 bytes)."""
+  """Returns the resident memory of this process in megabytes (1e6 bytes)."""
   return psutil.Process().memory_info().rss / 1e6
 
 
 def versions() -> dict[str, str]:
-  """What the run ran on; imports none of the packages."""
-  found = {
+  """Returns the versions of Python, the platform and the main packages."""
+  result = {
     'python': platform.python_version(),
     'platform': platform.platform(),
     'cpu_count': str(os.cpu_count()),
@@ -167,31 +163,38 @@ def versions() -> dict[str, str]:
   }
   for package in _PACKAGES:
     try:
-      found[package] = importlib.metadata.version(package)
+      result[package] = importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-      found[package] = 'not installed'
-  return found
+      result[package] = 'not installed'
+  return result
 
 
-def git_commit(path: str | os.PathLike[str]) -> str | None:
-  """The commit of the checkout that holds the source in the folder `path`.
+def git_commit(folder: Folder) -> str | None:
+  """Returns the Git commit of the source in a directory.
 
   Returns:
-    The commit's 40 digits, with '-dirty' after them if tracked files were
-    changed. None where git is absent or doesn't track the folder.
+    The full hash, with '-dirty' appended if tracked files were changed; None
+    without Git, or if the directory is not tracked.
   """
-  describe = ('describe', '--always', '--abbrev=40', '--dirty', '--exclude=*')
+
+  def git(*arguments: str) -> str:
+    command = ['git', '-C', os.fspath(folder), *arguments]
+    return subprocess.check_output(
+      command, stderr=subprocess.DEVNULL, text=True, timeout=10
+    ).strip()
+
   with contextlib.suppress(OSError, subprocess.SubprocessError):
-    if _git(path, 'ls-files', '.'):
-      return _git(path, *describe)
+    if git('ls-files', '.'):
+      return git(
+        'describe', '--always', '--abbrev=40', '--dirty', '--exclude=*'
+      )
   return None
 
 
-def write_hparams(
-  folder: str | os.PathLike[str], flags: Mapping[str, Any]
-) -> None:
-  """Writes hparams.json: every flag, the versions and the commit."""
+def write_hparams(folder: Folder, flags: Mapping[str, Any]) -> None:
+  """Writes hparams.json: format, flags, versions and Git commit."""
   hparams = {
+    'format': FORMAT,
     'flags': dict(flags),
     'versions': versions(),
     'git_commit': git_commit(os.path.dirname(os.path.abspath(__file__))),
@@ -199,18 +202,45 @@ def write_hparams(
   atomic_io.write_json(os.path.join(folder, 'hparams.json'), hparams)
 
 
-def read_hparams(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
-  """What `write_hparams` wrote, or None if it never did."""
+def read_hparams(
+  folder: Folder, argument: str = 'experiment'
+) -> dict[str, Any] | None:
+  """Reads hparams.json; None if the file does not exist.
+
+  Args:
+    folder: the run directory.
+    argument: the argument to name in an error.
+
+  Raises:
+    errors.InputError: the file cannot be parsed, or another version of safl_tf
+      wrote it.
+  """
   path = os.path.join(folder, 'hparams.json')
   if not os.path.exists(path):
     return None
   try:
     with open(path, encoding='utf-8') as file:
-      return json.load(file)
+      hparams = json.load(file)
   except ValueError as error:
     raise errors.InputError(
-      'experiment', folder, f'hparams.json cannot be parsed: {error}'
+      argument, folder, f'hparams.json cannot be parsed: {error}'
     ) from error
+  check_format(hparams.get('format', 0), folder, argument)
+  return hparams
+
+
+def check_format(
+  number: int, folder: Folder, argument: str = 'experiment'
+) -> None:
+  """Raises an `InputError` if a run directory has another format."""
+  if number != FORMAT:
+    version_name = 'an older' if number < FORMAT else 'a newer'
+    raise errors.InputError(
+      argument,
+      folder,
+      f'was made by {version_name} version of safl_tf; a new --experiment '
+      'starts afresh',
+    )
 
 
 def differing(
@@ -218,10 +248,9 @@ def differing(
   new_flags: Mapping[str, Any],
   ignore: Iterable[str] = (),
 ) -> dict[str, tuple[Any, Any]]:
-  """The flags that changed: name -> (old, new), sorted by name.
+  """Returns the changed flags as name -> (old, new), sorted by name.
 
-  Values are compared as JSON would hold them; one that is missing on a side
-  counts as None. Flags in `ignore` may change.
+  Compares the values as JSON; a missing flag counts as None.
   """
   old = json.loads(atomic_io.to_json(dict(old_flags)))
   new = json.loads(atomic_io.to_json(dict(new_flags)))
@@ -231,14 +260,14 @@ def differing(
 
 
 def _line(row: Row) -> str:
-  """A row's line in the CSV file."""
+  """Formats a row as a line of metrics.csv."""
   unknown = row.keys() - set(COLUMNS)
   if unknown or row.get('round') is None:
     raise ValueError(f'not a row of metrics: {dict(row)}')
-  return ','.join(_cell(row.get(column)) for column in COLUMNS) + '\n'
+  return ','.join(_format_cell(row.get(column)) for column in COLUMNS) + '\n'
 
 
-def _cell(value: float | int | None) -> str:
+def _format_cell(value: float | int | None) -> str:
   if value is None:
     return ''
   if isinstance(value, numbers.Integral):
@@ -246,17 +275,7 @@ def _cell(value: float | int | None) -> str:
   return repr(float(value))
 
 
-def _value(cell: str) -> float | int | None:
+def _parse_cell(cell: str) -> float | int | None:
   if not cell:
     return None
-  try:
-    return int(cell)
-  except ValueError:
-    return float(cell)
-
-
-def _git(path: str | os.PathLike[str], *arguments: str) -> str:
-  command = ['git', '-C', os.fspath(path), *arguments]
-  return subprocess.check_output(
-    command, stderr=subprocess.DEVNULL, text=True, timeout=10
-  ).strip()
+  return int(cell) if cell.lstrip('-').isdigit() else float(cell)

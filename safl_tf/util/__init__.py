@@ -1,1 +1,1 @@
-"""Helpers without TensorFlow: validation, errors, atomic files."""
+"""Validation, errors, atomic files and hardware; no TensorFlow at import."""

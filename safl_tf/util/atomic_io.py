@@ -1,8 +1,8 @@
-"""Files that are either wholly there or not there at all.
+"""Atomic file writes and the lock of a run directory.
 
-A file is written under a temporary name beside its place, forced to the disk
-and renamed. Whoever is killed half-way leaves the old file untouched and at
-most a leftover with a name of its own, which `remove_leftovers` clears away.
+A file is written under a temporary name in the same directory, synced to disk
+and renamed. A killed writer leaves the old file intact, and at most a temporary
+file that `remove_leftovers` deletes.
 """
 
 import contextlib
@@ -24,13 +24,9 @@ SUFFIX = '.tmp'
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-  """A file to write to, which becomes `path` when the block ends well.
+  """Yields a temporary file that replaces `path` if the block succeeds.
 
-  Args:
-    path: where the file shall be. Its folder must exist.
-
-  Yields:
-    The temporary file, open for writing.
+  The directory of `path` must exist.
   """
   folder, name = os.path.split(os.path.abspath(path))
   temporary = os.path.join(
@@ -50,34 +46,33 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
-  """Puts `data` in the file, atomically."""
+  """Writes bytes atomically."""
   with replacing(path) as file:
     file.write(data)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-  """Puts `text` in the file as UTF-8, atomically."""
+  """Writes text atomically, as UTF-8."""
   write_bytes(path, text.encode())
 
 
 def write_json(path: str | os.PathLike[str], obj: Any) -> None:
-  """Puts `obj` in the file as JSON with sorted keys, atomically."""
+  """Writes an object atomically, as JSON with sorted keys."""
   write_text(path, to_json(obj))
 
 
 def to_json(obj: Any, indent: int | None = 2) -> str:
-  """JSON with sorted keys; NumPy's scalars are written as Python's numbers.
+  """Returns JSON with sorted keys; NumPy scalars become Python numbers.
 
-  Without `indent` it is in one line, and several times as quick.
+  With `indent=None` the JSON is one line and several times as fast to write.
   """
   return json.dumps(obj, sort_keys=True, indent=indent, default=_number) + '\n'
 
 
 def remove_leftovers(folder: str | os.PathLike[str]) -> int:
-  """Removes what killed writers left in the folder; returns how many files.
+  """Deletes the temporary files of killed writers; returns their number.
 
-  Only for a folder that no other process writes to at that time: see
-  `run_lock`.
+  The caller must hold the directory's `run_lock`.
   """
   removed = 0
   with contextlib.suppress(FileNotFoundError):
@@ -89,7 +84,7 @@ def remove_leftovers(folder: str | os.PathLike[str]) -> int:
 
 
 def sync_folder(folder: str | os.PathLike[str]) -> None:
-  """Forces the folder's names to the disk, where the file system can."""
+  """Syncs a directory's entries to disk, if the file system supports it."""
   descriptor = os.open(folder, os.O_RDONLY)
   try:
     os.fsync(descriptor)
@@ -102,18 +97,14 @@ def sync_folder(folder: str | os.PathLike[str]) -> None:
 
 @contextlib.contextmanager
 def run_lock(folder: str | os.PathLike[str]) -> Iterator[None]:
-  """Holds the folder of a run, which is made if it isn't there.
+  """Locks a run directory for this process; creates it if necessary.
 
-  The kernel lets go of the lock when the process ends, however it ends.
-
-  Args:
-    folder: the run's folder; the lock is its file `.lock`, which stays.
-
-  Yields:
-    Nothing.
+  The lock is the file `.lock`, which stays. The kernel releases the lock when
+  the process ends.
 
   Raises:
-    errors.InputError: another process holds the folder, or it cannot be made.
+    errors.InputError: another process holds the lock, or the directory cannot
+      be created.
   """
   try:
     os.makedirs(folder, exist_ok=True)
@@ -140,7 +131,7 @@ def run_lock(folder: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def _number(value: Any) -> Any:
-  """What JSON writes for a value that it doesn't know."""
+  """Converts a NumPy scalar to a Python number, for JSON."""
   if isinstance(value, np.generic):
     return value.item()
   raise TypeError(f'{value!r} cannot be written as JSON')

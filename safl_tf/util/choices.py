@@ -1,6 +1,6 @@
-"""The names a user may choose among, in one place and without TensorFlow.
+"""The names that users choose from.
 
-Programs check flags against them before anything slow is imported.
+Programs check flags against them before they import TensorFlow.
 """
 
 ALGORITHMS = (

@@ -1,17 +1,17 @@
-"""What a user's mistake raises."""
+"""The error for invalid user input."""
 
 import re
 from typing import Any
 
 
 class InputError(ValueError):
-  """A user's mistake, told in one line.
+  """Invalid user input, described in one line.
 
   Attributes:
-    argument: the name of the argument (in a binary: of the flag) or the place
-      in the data that is wrong.
-    value: what was given.
-    hint: what is allowed, or what to do.
+    argument: the argument's name (in a program: the flag's), or the location
+      of the error in the data.
+    value: the value that was given.
+    hint: the allowed values, or the remedy.
   """
 
   def __init__(self, argument: str, value: Any, hint: str):
@@ -22,8 +22,8 @@ class InputError(ValueError):
 
 
 def reason(error: Exception) -> str:
-  """The one line of a library's error that says what is wrong."""
+  """Returns the line of a library's error message that states the cause."""
   plain = re.sub(r'\x1b\[\d*m|\{\{.*?\}\}', '', str(error))  # colours, op names
   lines = [line.strip() for line in plain.splitlines() if line.strip()]
-  told = [line for line in lines if not line.startswith('Exception enc')]
-  return (told or lines or [type(error).__name__])[0][:200]
+  causes = [line for line in lines if not line.startswith('Exception enc')]
+  return (causes or lines or [type(error).__name__])[0][:200]

@@ -1,4 +1,4 @@
-"""Checks of arguments, which return the value or raise `InputError`."""
+"""Argument checks that return the value or raise `InputError`."""
 
 import difflib
 import math
@@ -16,15 +16,15 @@ def real(
   high: float = math.inf,
   open_low: bool = False,
 ) -> float:
-  """A finite number in [low, high], or in (low, high] with `open_low`."""
+  """Returns a finite number in [low, high], or (low, high] with `open_low`."""
   number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-  inside = (
+  valid = (
     number
     and math.isfinite(value)
     and (low < value if open_low else low <= value)
     and value <= high
   )
-  if not inside:
+  if not valid:
     raise errors.InputError(
       name, value, f'must be a number{_interval(low, high, open_low)}'
     )
@@ -34,7 +34,7 @@ def real(
 def integer(
   name: str, value: Any, low: float = -math.inf, high: float = math.inf
 ) -> int:
-  """A whole number in [low, high]."""
+  """Returns an integer in [low, high]."""
   whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
   if not whole or not low <= value <= high:
     raise errors.InputError(
@@ -44,11 +44,11 @@ def integer(
 
 
 def choice(name: str, value: Any, allowed: Iterable[str]) -> str:
-  """One of the allowed names; a wrong one gets the nearest suggested."""
+  """Returns one of the allowed names; the error suggests similar ones."""
   allowed = list(allowed)
   if value not in allowed:
-    near = difflib.get_close_matches(str(value), allowed, n=3, cutoff=0.4)
-    hint = f'did you mean {" or ".join(near)}? ' if near else ''
+    similar = difflib.get_close_matches(str(value), allowed, n=3, cutoff=0.4)
+    hint = f'did you mean {" or ".join(similar)}? ' if similar else ''
     raise errors.InputError(
       name, value, f'{hint}must be one of {", ".join(allowed)}'
     )
@@ -56,13 +56,13 @@ def choice(name: str, value: Any, allowed: Iterable[str]) -> str:
 
 
 def call(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
-  """Calls a function with those of the arguments that it takes, by name."""
-  known = function.__annotations__
-  return function(**{k: v for k, v in arguments.items() if k in known})
+  """Calls a function with those arguments that it accepts, by name."""
+  accepted = function.__annotations__
+  return function(**{k: v for k, v in arguments.items() if k in accepted})
 
 
 def _interval(low: float, high: float, open_low: bool) -> str:
-  """' in (0, 1]', ' >= 1', ' > 0' or nothing."""
+  """Formats an interval: ' in (0, 1]', ' >= 1', ' > 0' or ''."""
   if math.isinf(low) and math.isinf(high):
     return ''
   if math.isinf(high):

@@ -65,7 +65,7 @@ def spread_by(path, dataset):
 def by_writers(dataset):
   """The data set with three people, of 10, 1000 and 2990 examples."""
   client = np.repeat(['one', 'some', 'most'], [10, 1000, 2990])
-  return dataclasses.replace(dataset, client=client)
+  return dataclasses.replace(dataset, client_ids=client)
 
 
 def test_files(call, tmp_path):
@@ -268,7 +268,7 @@ def test_without_tensorflow(tmp_path, arguments):
     for name in (*names, 'preset', 'seed', 'output_dir'):
       assert f'\n  --{name}: ' in out
   else:
-    assert 'distance between shares' in out
+    assert 'total-variation distance' in out
 
 
 @pytest.fixture

@@ -50,8 +50,12 @@ def test_report(folder, rows):
   text = (folder / 'report.md').read_text()
   assert '`safl-theory --scale=smoke --trials=20 --rounds=6 --seed=3' in text
   settings = {(r['study'], r['setting'], r['bound_name']) for r in rows}
-  for study, setting, bound in settings:
-    assert f'| {study} | {setting} | {bound} | ' in text
+  lines = {
+    tuple(cell.strip() for cell in line.split('|')[1:4])
+    for line in text.splitlines()
+    if line.startswith('|')
+  }
+  assert settings < lines
 
 
 def test_pictures(folder):
@@ -66,10 +70,9 @@ def test_pictures(folder):
 
 def test_summary_is_printed(finished):
   folder, out = finished
-  assert out.startswith('study ')
   for study in STUDIES:
-    assert f'\n{study} ' in out
-  assert 'holds in 1 of 1 settings' in out
+    assert f'\n| {study} ' in out
+  assert ' in 1 of 1 settings |\n' in out
   assert out.endswith(f'report  {folder / "report.md"}\n')
 
 

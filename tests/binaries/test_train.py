@@ -112,7 +112,7 @@ def test_same_command_again(copied, call):
     (('--activation=relu',), '--experiment={0}: this folder was made with '),
     (
       ('--rounds=1',),
-      '--rounds=1: {0} has done 2 already; must be at least that, or choose ',
+      '--rounds=1: must be at least 2, as {0} has completed 2; or choose ',
     ),
   ],
 )

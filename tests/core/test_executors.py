@@ -12,7 +12,7 @@ import pytest
 
 import safl_tf
 from safl_tf.core import client_config, client_update, executors, process
-from safl_tf.core.executors import base, threads, vectorized
+from safl_tf.core.executors import base, vectorized
 from safl_tf.data import client_data
 from safl_tf.models import lenet5, light_vgg
 from safl_tf.util import choices, errors
@@ -301,10 +301,6 @@ def test_names():
     executors.resolve('thread')
   with pytest.raises(errors.InputError, match=r'^stack=0: must be'):
     make('vectorized', stack=0)
-
-
-def test_cores():
-  assert threads.cores() >= 1
 
 
 @pytest.mark.parametrize(

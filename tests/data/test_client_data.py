@@ -27,7 +27,7 @@ def as_pairs(dataset):
   return [(x, int(y)) for x, y in dataset.as_numpy_iterator()]
 
 
-def test_what_it_holds():
+def test_properties():
   data = small()
   assert data.x is X  # held once, not copied
   assert data.y.dtype == np.int32
@@ -66,7 +66,7 @@ def test_partition_function_gets_checked_labels():
   assert data.sizes.tolist() == [3, 3]
 
 
-def test_given_names_become_strings():
+def test_client_ids_become_strings():
   data = small(client_ids=['a', 7, 'c'])
   assert data.client_ids == ['a', '7', 'c']
   assert data.num_examples('7') == 3
@@ -177,7 +177,7 @@ def test_bad_arrays(changes, message):
   assert '\n' not in str(caught.value)
 
 
-def test_nan_is_found_in_a_later_block(monkeypatch):
+def test_nan_in_a_later_block(monkeypatch):
   monkeypatch.setattr('safl_tf.data.arrays._BLOCK', 8)  # two rows of X
   with pytest.raises(errors.InputError, match='in row 5'):
     small(x=with_value(X, 5, np.nan))
@@ -185,7 +185,7 @@ def test_nan_is_found_in_a_later_block(monkeypatch):
 
 
 @pytest.mark.parametrize('dtype', [np.uint8, np.int64, np.bool_, np.float16])
-def test_other_numbers_are_fine(dtype):
+def test_other_dtypes(dtype):
   assert small(x=X.astype(dtype)).x.dtype == dtype
 
 

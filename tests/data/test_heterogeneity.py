@@ -19,29 +19,29 @@ def make_counts(n, C=10):
 
 
 def test_by_hand():
-  found = heterogeneity.report(COUNTS)
-  assert (found.num_clients, found.num_classes) == (4, 4)
-  assert found.total_examples == 28
+  report = heterogeneity.report(COUNTS)
+  assert (report.num_clients, report.num_classes) == (4, 4)
+  assert report.total_examples == 28
   sizes = [4, 4, 12, 8]
-  assert found.sizes == heterogeneity.Spread(7, np.std(sizes), 4, 12)
-  assert found.labels == heterogeneity.Spread(2.25, np.std([1, 2, 4, 2]), 1, 4)
+  assert report.sizes == heterogeneity.Spread(7, np.std(sizes), 4, 12)
+  assert report.labels == heterogeneity.Spread(2.25, np.std([1, 2, 4, 2]), 1, 4)
   eighth = -(1 / 8) * math.log2(1 / 8) - 7 / 8 * math.log2(7 / 8)
   bits = [0, 1, 2, eighth]
-  assert found.entropy.mean == pytest.approx(np.mean(bits))
-  assert found.entropy.sd == pytest.approx(np.std(bits))
-  assert (found.entropy.min, found.entropy.max) == (0, 2)
-  assert found.normalized_entropy == pytest.approx(np.mean(bits) / 2)
+  assert report.entropy.mean == pytest.approx(np.mean(bits))
+  assert report.entropy.sd == pytest.approx(np.std(bits))
+  assert (report.entropy.min, report.entropy.max) == (0, 2)
+  assert report.normalized_entropy == pytest.approx(np.mean(bits) / 2)
   # Shares: (1, 0, 0, 0), (1/2, 1/2, 0, 0), (1/4, ...), (0, 0, 1/8, 7/8).
-  assert found.pairs == 6
+  assert report.pairs == 6
   pairs = [1 / 2, 3 / 4, 1, 1 / 2, 1, 5 / 8]
-  assert found.pair_distance == pytest.approx(np.mean(pairs))
+  assert report.pair_distance == pytest.approx(np.mean(pairs))
   # All: (9, 5, 4, 10) / 28.
   to_all = [19 / 28, 14 / 28, 5 / 28, 14.5 / 28]
-  assert found.global_distance.mean == pytest.approx(np.mean(to_all))
-  assert found.global_distance.max == pytest.approx(19 / 28)
+  assert report.global_distance.mean == pytest.approx(np.mean(to_all))
+  assert report.global_distance.max == pytest.approx(19 / 28)
 
 
-def test_sizes_by_their_definition():
+def test_gini_by_its_definition():
   sizes = make_counts(40).sum(axis=1)
   differences = [abs(a - b) for a in sizes for b in sizes]
   gini = np.mean(differences) / (2 * sizes.mean())
@@ -49,27 +49,27 @@ def test_sizes_by_their_definition():
 
 
 @pytest.mark.parametrize('n', [1, 2, 50])
-def test_clients_that_are_alike(n):
-  found = heterogeneity.report(np.full((n, 8), 5))
-  assert found.size_gini == 0
-  assert found.entropy == heterogeneity.Spread(3, 0, 3, 3)
-  assert found.normalized_entropy == 1
-  assert found.global_distance == heterogeneity.Spread(0, 0, 0, 0)
-  assert (found.pair_distance, found.pairs) == (0, n * (n - 1) // 2)
+def test_identical_clients(n):
+  report = heterogeneity.report(np.full((n, 8), 5))
+  assert report.size_gini == 0
+  assert report.entropy == heterogeneity.Spread(3, 0, 3, 3)
+  assert report.normalized_entropy == 1
+  assert report.global_distance == heterogeneity.Spread(0, 0, 0, 0)
+  assert (report.pair_distance, report.pairs) == (0, n * (n - 1) // 2)
 
 
-def test_clients_with_nothing_in_common():
-  found = heterogeneity.report(np.diag([1, 10, 1000]))
-  assert found.pair_distance == 1
-  assert found.entropy == heterogeneity.Spread(0, 0, 0, 0)
-  assert math.copysign(1, found.entropy.mean) == 1
-  assert found.labels == heterogeneity.Spread(1, 0, 1, 1)
-  assert found.size_gini > 0.6
+def test_disjoint_labels():
+  report = heterogeneity.report(np.diag([1, 10, 1000]))
+  assert report.pair_distance == 1
+  assert report.entropy == heterogeneity.Spread(0, 0, 0, 0)
+  assert math.copysign(1, report.entropy.mean) == 1
+  assert report.labels == heterogeneity.Spread(1, 0, 1, 1)
+  assert report.size_gini > 0.6
 
 
 def test_one_label():
-  found = heterogeneity.report(np.array([[3], [5]]))
-  assert found.normalized_entropy == found.pair_distance == 0
+  report = heterogeneity.report(np.array([[3], [5]]))
+  assert report.normalized_entropy == report.pair_distance == 0
 
 
 def test_pairs():
@@ -88,17 +88,17 @@ def test_random_pairs():
   drawn = [
     heterogeneity.report(counts, seed, max_pairs=20_000) for seed in (1, 1, 2)
   ]
-  assert [found.pairs for found in drawn] == [20_000] * 3
+  assert [report.pairs for report in drawn] == [20_000] * 3
   assert drawn[0] == drawn[1]
   assert drawn[0].pair_distance != drawn[2].pair_distance
-  for found in drawn:
-    assert found.pair_distance == pytest.approx(exact.pair_distance, abs=0.005)
-    assert found.entropy == exact.entropy
+  for report in drawn:
+    assert report.pair_distance == pytest.approx(exact.pair_distance, abs=0.005)
+    assert report.entropy == exact.entropy
 
 
 def test_no_client_is_paired_with_itself():
-  found = heterogeneity.report(np.eye(5, dtype=int), max_pairs=9)
-  assert (found.pair_distance, found.pairs) == (1, 9)
+  report = heterogeneity.report(np.eye(5, dtype=int), max_pairs=9)
+  assert (report.pair_distance, report.pairs) == (1, 9)
 
 
 def test_blocks(monkeypatch):
@@ -114,10 +114,10 @@ def test_text():
   lines = str(heterogeneity.report(COUNTS)).splitlines()
   assert lines[0] == 'clients          4'
   assert lines[1] == 'examples         28 in total'
-  assert lines[2] == '  on a client    7.0 ± 3.3 (4 to 12); Gini 0.250'
+  assert lines[2] == '  per client     7.0 ± 3.3 (4 to 12); Gini 0.250'
   assert lines[3] == 'labels           4'
-  assert lines[4] == '  on a client    2.2 ± 1.1 (1 to 4)'
-  assert lines[5].startswith('  their entropy  0.89 ± 0.73 (0 to 2) bits; 44% ')
+  assert lines[4] == '  per client     2.2 ± 1.1 (1 to 4)'
+  assert lines[5].startswith('  entropy        0.89 ± 0.73 (0 to 2) bits; 44% ')
   assert lines[8].endswith(' 0.729, mean of all pairs')
   assert max(map(len, lines)) <= 80
   many = heterogeneity.report(make_counts(1000))
@@ -127,13 +127,13 @@ def test_text():
 
 
 def test_json():
-  found = heterogeneity.report(COUNTS)
-  text = atomic_io.to_json(dataclasses.asdict(found))
+  report = heterogeneity.report(COUNTS)
+  text = atomic_io.to_json(dataclasses.asdict(report))
   assert '"size_gini": 0.25' in text and 'NaN' not in text
 
 
 @pytest.mark.parametrize(
-  'counts, told',
+  'counts, value',
   [
     (np.zeros((0, 3), int), r'array of shape \[0, 3\]'),
     (np.ones(3, int), r'array of shape \[3\]'),
@@ -141,6 +141,6 @@ def test_json():
     (np.array([[3, -1]]), 'a client without examples'),
   ],
 )
-def test_counts_that_are_none(counts, told):
-  with pytest.raises(errors.InputError, match=f'^label_counts={told}: must'):
+def test_invalid_counts(counts, value):
+  with pytest.raises(errors.InputError, match=f'^label_counts={value}: must'):
     heterogeneity.report(counts)

@@ -34,7 +34,7 @@ def answer(status):
 
 @pytest.fixture
 def tiny_mnist(monkeypatch):
-  """TFDS's MNIST builder, with 30 + 10 images of its own making."""
+  """Makes TFDS's MNIST builder generate 30 + 10 images."""
 
   def split(first, size):
     for i in range(first, first + size):
@@ -61,11 +61,11 @@ def test_sample():
   assert data.class_names == tuple('0123456789')
   assert data.input_shape == (28, 28, 1)
   images = np.concatenate([data.x_train, data.x_test]).reshape(5000, -1)
-  assert len(np.unique(images, axis=0)) == 5000  # no test image is trained on
+  assert len(np.unique(images, axis=0)) == 5000  # disjoint
   assert images.max() == 255
 
 
-def test_sample_never_changes():
+def test_sample_bits():
   data = registry.load('mnist_sample')
   parts = (data.x_train, data.y_train, data.x_test, data.y_test)
   digest = hashlib.sha256(b''.join(part.tobytes() for part in parts))
@@ -80,14 +80,14 @@ def test_unknown_name():
 
 
 @pytest.mark.parametrize('name', ['mnist_sample', 'mnist'])
-def test_data_dir_must_be_a_folder(tmp_path, name):
+def test_data_dir_must_exist(tmp_path, name):
   (tmp_path / 'file').write_text('')
-  for wrong in (tmp_path / 'file', tmp_path / 'nothing'):
-    with pytest.raises(errors.InputError, match=f'^data_dir={wrong}: '):
-      registry.load(name, str(wrong))
+  for path in (tmp_path / 'file', tmp_path / 'nothing'):
+    with pytest.raises(errors.InputError, match=f'^data_dir={path}: '):
+      registry.load(name, str(path))
 
 
-def check_refusal(caught, folder, reason):
+def check_unavailable(caught, folder, reason):
   message = str(caught.value)
   assert message.startswith(f'dataset=cifar10: not prepared in {folder} and ')
   assert reason in message
@@ -109,17 +109,17 @@ def test_no_network(tmp_path, monkeypatch, capfd, head, reason):
   monkeypatch.setattr(tfds.core.DatasetBuilder, 'download_and_prepare', refuse)
   with pytest.raises(errors.InputError) as caught:
     registry.load('cifar10', str(tmp_path))
-  check_refusal(caught, tmp_path, reason)
+  check_unavailable(caught, tmp_path, reason)
   assert os.listdir(tmp_path) == []
   assert capfd.readouterr() == ('', '')
 
 
-def test_download_breaks_off(tmp_path, monkeypatch):
+def test_interrupted_download(tmp_path, monkeypatch):
   def half(self, download_dir):
     os.makedirs(os.path.join(self.data_dir_root, self.name))
     with open(os.path.join(download_dir, 'archive.tmp'), 'w') as file:
       file.write('half')
-    raise ConnectionError('Connection\nreset')
+    raise ConnectionError('Connection reset\nby peer')
 
   home = tmp_path / 'made' / 'by_load'
   monkeypatch.setenv('TFDS_DATA_DIR', str(home))
@@ -127,7 +127,7 @@ def test_download_breaks_off(tmp_path, monkeypatch):
   monkeypatch.setattr(tfds.core.DatasetBuilder, 'download_and_prepare', half)
   with pytest.raises(errors.InputError) as caught:
     registry.load('cifar10')
-  check_refusal(caught, home, '(ConnectionError: Connection reset)')
+  check_unavailable(caught, home, '(ConnectionError: Connection reset)')
   assert not home.exists()
 
 
@@ -150,18 +150,18 @@ def test_download_then_read_without_network(tmp_path, monkeypatch, tiny_mnist):
   np.testing.assert_array_equal(first.y_train, again.y_train)
 
 
-def test_broken_data(tmp_path, monkeypatch, tiny_mnist):
+def test_damaged_data(tmp_path, monkeypatch, tiny_mnist):
   registry.load('mnist', str(tmp_path))
   monkeypatch.setattr(requests, 'head', refuse)
   [records] = tmp_path.glob('mnist/*/mnist-train*')
   whole = records.read_bytes()
   length = int.from_bytes(whole[:8], 'little') + 16  # of the first record
-  for broken in (whole[:-10], whole[length:], b''):
-    records.write_bytes(broken)
+  for damaged in (whole[:-10], whole[length:], b''):
+    records.write_bytes(damaged)
     with pytest.raises(errors.InputError) as caught:
       registry.load('mnist', str(tmp_path))
     message = str(caught.value)
-    assert message.startswith(f'dataset=mnist: what is in {records.parent} ')
+    assert message.startswith(f'dataset=mnist: {records.parent} cannot be ')
     assert '\n' not in message and '{{' not in message
   (records.parent / 'dataset_info.json').write_text('{')
   with pytest.raises(errors.InputError, match=r'/mnist cannot be read'):
@@ -188,8 +188,8 @@ def test_real_mnist(monkeypatch):
 def test_modules_do_not_import_tensorflow():
   code = (
     'import sys\n'
-    'from safl_tf.data import arrays, client_data, partition, sources\n'
-    "sources.load('mnist_sample')\n"
-    "assert not {'tensorflow', 'tensorflow_datasets'} & set(sys.modules)\n"
+    'from safl_tf.data import arrays, client_data, partition, registry\n'
+    "registry.load('mnist_sample')\n"
+    "assert not {'tensorflow', 'pandas'} & set(sys.modules)\n"
   )
   subprocess.run([sys.executable, '-c', code], check=True)

@@ -1,4 +1,4 @@
-"""tfds:NAME, for sets that fit and for those that do not."""
+"""Suitable and unsuitable TFDS data sets."""
 
 import os
 
@@ -8,6 +8,7 @@ import requests
 import tensorflow_datasets as tfds
 
 from safl_tf.data import client_data, partition, registry
+from safl_tf.data import tfds as tfds_lib
 from safl_tf.util import errors
 
 features = tfds.features
@@ -16,7 +17,7 @@ NAMES = features.ClassLabel(names=['ant', 'bee', 'cat'])
 
 
 class FakeSet(tfds.core.GeneratorBasedBuilder):
-  """A data set of these tests, as `fake` wants it."""
+  """A data set that the fixture `fake` configures."""
 
   VERSION = tfds.core.Version('1.0.0')
   parts = {}  # noqa: RUF012
@@ -39,7 +40,7 @@ class FakeSet(tfds.core.GeneratorBasedBuilder):
 
 @pytest.fixture
 def fake(monkeypatch):
-  """Sets what is in `FakeSet`, and that there is no network."""
+  """Configures `FakeSet` and disables the network."""
 
   def head(*args, **kwargs):
     raise requests.ConnectionError
@@ -66,7 +67,7 @@ def check_examples(x, y):
     ({'train': 60, 'extra': 6}, 54, 6),
   ],
 )
-def test_any_set_of_images(tmp_path, fake, parts, train, test):
+def test_load(tmp_path, fake, parts, train, test):
   fake(parts=parts)
   data = registry.load('tfds:fake_set', str(tmp_path))
   assert data.name == 'fake_set'
@@ -96,17 +97,18 @@ def test_from_tfds(tmp_path, fake):
     with pytest.raises(errors.InputError) as caught:
       client_data.ClientData.from_tfds('fake_set', deal, str(tmp_path), split)
     assert str(caught.value) == (
-      f'split={split}: must be of test, train, as train[:10%]'
+      f'split={split}: must be one of test, train, or a part such as '
+      'train[:10%]'
     )
 
 
 @pytest.mark.parametrize(
   'changes, message',
   [
-    ({'keys': None}, 'TFDS names no pair of an input and a label in it'),
+    ({'keys': None}, 'TFDS defines no pair of an input and a label for it'),
     (
       {'keys': ('picture', 'kind', 'kind')},
-      'TFDS names no pair of an input and a label in it',
+      'TFDS defines no pair of an input and a label for it',
     ),
     ({'keys': ('kind', 'kind')}, 'its input kind is not an image'),
     (
@@ -129,7 +131,7 @@ def test_from_tfds(tmp_path, fake):
     ({'parts': {'test': 6, 'dev': 6}}, 'has no split train, but dev, test'),
   ],
 )
-def test_misfits(tmp_path, fake, changes, message):
+def test_unsuitable_data_sets(tmp_path, fake, changes, message):
   fake(**changes)
   with pytest.raises(errors.InputError) as caught:
     registry.load('tfds:fake_set', str(tmp_path))
@@ -139,10 +141,10 @@ def test_misfits(tmp_path, fake, changes, message):
 def test_examples_without_a_label(tmp_path, fake):
   fake(parts={'train': 6, 'unlabelled': 6})
   with pytest.raises(errors.InputError) as caught:
-    registry.load_split('fake_set', 'unlabelled', str(tmp_path))
+    tfds_lib.load_split('fake_set', 'unlabelled', str(tmp_path))
   assert str(caught.value) == (
-    'dataset=tfds:fake_set: not all examples of its split unlabelled have a '
-    'label'
+    'dataset=tfds:fake_set: has examples without a label in its split '
+    'unlabelled'
   )
 
 
@@ -159,21 +161,19 @@ def test_examples_without_a_label(tmp_path, fake):
     ('imdb_reviews', 'its input text is not an image'),
   ],
 )
-def test_names_that_do_not_fit(tmp_path, fake, name, message):
+def test_unsuitable_names(tmp_path, fake, name, message):
   with pytest.raises(errors.InputError) as caught:
     registry.load(f'tfds:{name}', str(tmp_path))
-  told = message.format(tmp_path)
-  assert str(caught.value) == f'dataset=tfds:{name}: {told}'
+  message = message.format(tmp_path)
+  assert str(caught.value) == f'dataset=tfds:{name}: {message}'
   assert os.listdir(tmp_path) == []
 
 
-def test_version_that_is_not_there(tmp_path, fake):
+def test_unknown_version(tmp_path, fake):
   with pytest.raises(errors.InputError) as caught:
     registry.load('tfds:fake_set:7.0.0', str(tmp_path))
   message = str(caught.value)
-  assert message.startswith(
-    'dataset=tfds:fake_set:7.0.0: TFDS cannot make it ('
-  )
+  assert message.startswith('dataset=tfds:fake_set:7.0.0: TFDS refuses it (')
   assert '\n' not in message
 
 
@@ -182,11 +182,11 @@ def test_no_network(tmp_path, fake):
     registry.load('tfds:cifar100', str(tmp_path))
   assert str(caught.value) == (
     f'dataset=tfds:cifar100: not prepared in {tmp_path} and cannot be '
-    'downloaded (ConnectionError: no connection to www.cs.toronto.edu); where '
-    'there is a network run python -c "import tensorflow_datasets as tfds; '
+    'downloaded (ConnectionError: no connection to www.cs.toronto.edu); use '
+    'mnist_sample, or run python -c "import tensorflow_datasets as tfds; '
     f"tfds.builder('cifar100', data_dir='{tmp_path}').download_and_prepare()"
-    '", or set --data_dir or TFDS_DATA_DIR to a folder that holds it, or take '
-    'mnist_sample'
+    '" on a machine with a network, or set --data_dir or TFDS_DATA_DIR to a '
+    'folder that has it'
   )
   assert os.listdir(tmp_path) == []
 

@@ -1,12 +1,12 @@
-"""The gate (24), (25) where z̄ itself is biased."""
+"""The gate (24), (25) with a biased z̄."""
 
 import numpy as np
 
 from examples import biased_clients
 
 
-def test_clients_with_one_digit_upload_and_the_others_withhold():
-  """A z̄ that knows the digit 2 only is perfect for those that hold no other."""
+def test_clients_with_one_digit_upload_and_others_withhold():
+  """A z̄ that only predicts 2 is perfect for clients that only hold 2."""
   first, *later = biased_clients.uploads(
     rounds=4, num_clients=8, mean_examples=100
   )

@@ -9,7 +9,7 @@ GRID = np.linspace(-1, 1, 37)  # has 0, 2/9 and 4/9
 
 
 @pytest.mark.parametrize(
-  'data, wanted',
+  'data, expected',
   [
     (l1_example.FIRST, [0, 0]),
     (l1_example.SECOND, [0, 4 / 9]),
@@ -17,14 +17,14 @@ GRID = np.linspace(-1, 1, 37)  # has 0, 2/9 and 4/9
   ],
   ids=['client 1', 'client 2', 'both'],
 )
-def test_minimisers(data, wanted):
-  found = l1_example.minimiser(data)
-  np.testing.assert_allclose(found, wanted, atol=1e-12)
-  least = l1_example.cost(found, data)
-  costs = [l1_example.cost(np.array([a, b]), data) for a in GRID for b in GRID]
-  assert min(costs) == pytest.approx(least)
-  best = divmod(int(np.argmin(costs)), len(GRID))
-  np.testing.assert_allclose(GRID[list(best)], wanted, atol=1e-12)
+def test_minimisers(data, expected):
+  minimiser = l1_example.minimiser(data)
+  np.testing.assert_allclose(minimiser, expected, atol=1e-12)
+  smallest = l1_example.loss(minimiser, data)
+  losses = [l1_example.loss(np.array([a, b]), data) for a in GRID for b in GRID]
+  assert min(losses) == pytest.approx(smallest)
+  best = divmod(int(np.argmin(losses)), len(GRID))
+  np.testing.assert_allclose(GRID[list(best)], expected, atol=1e-12)
 
 
 def test_the_average_is_worse_than_client_2():
@@ -35,22 +35,22 @@ def test_the_average_is_worse_than_client_2():
   np.testing.assert_array_equal(best, own)
 
 
-def test_costs():
-  costs = [
-    l1_example.cost(np.array([0, second]), l1_example.BOTH)
+def test_losses():
+  losses = [
+    l1_example.loss(np.array([0, second]), l1_example.BOTH)
     for second in (4 / 9, 2 / 9, 0)
   ]
-  assert costs == pytest.approx([14 / 9, 5 / 3, 2])
+  assert losses == pytest.approx([14 / 9, 5 / 3, 2])
 
 
-def test_keeping_its_own_is_between():
+def test_loss_of_the_kept_model_is_between():
   kept = l1_example.perturbed(0.3)
   np.testing.assert_allclose(kept, [0, 0.3 * 2 / 9 + 0.7 * 4 / 9])
-  assert 14 / 9 < l1_example.cost(kept, l1_example.BOTH) < 5 / 3
+  assert 14 / 9 < l1_example.loss(kept, l1_example.BOTH) < 5 / 3
 
 
-def test_draws_are_by_the_rule():
-  """Round 80 keeps the client's own with p = 1/e."""
+def test_draws_follow_the_rule():
+  """Round 80 keeps the local model with p = 1/e."""
   draws = np.array([l1_example.mixed(80, seed)[1] for seed in range(100)])
   own = np.isclose(draws, l1_example.perturbed()[1])
   assert np.isclose(draws[~own], 2 / 9).all()
@@ -58,14 +58,14 @@ def test_draws_are_by_the_rule():
   assert abs(own.mean() - p) < 4 * math.sqrt(p * (1 - p) / 100)
 
 
-def test_expected_cost_rises_to_the_average():
-  costs = [l1_example.expected_cost(t) for t in (1, 10, 100, 10_000)]
-  assert costs == sorted(costs)
-  assert costs[-1] == pytest.approx(5 / 3)
+def test_expected_loss_rises_to_the_average():
+  losses = [l1_example.expected_loss(t) for t in (1, 10, 100, 10_000)]
+  assert losses == sorted(losses)
+  assert losses[-1] == pytest.approx(5 / 3)
 
 
-def test_it_runs(capsys):
+def test_main(capsys):
   l1_example.main()
   out = capsys.readouterr().out
-  for wanted in ('[0.0000, 0.4444]    1.5556  0.0000', '1.6667  0.2222'):
-    assert wanted in out
+  for text in ('[0.0000, 0.4444]    1.5556  0.0000', '1.6667  0.2222'):
+    assert text in out

@@ -10,7 +10,7 @@ def images(total=8, shape=(28, 28, 1)):
   return rng.integers(0, 256, (total, *shape), dtype=np.uint8)
 
 
-def test_parameters_are_the_papers():
+def test_number_of_parameters_equals_the_paper():
   """conv5-6, conv5-16, FC-120, FC-84, FC-10 with 4×4×16 features between."""
   counts = [
     5 * 5 * 1 * 6 + 6,
@@ -25,13 +25,13 @@ def test_parameters_are_the_papers():
   assert model.count_params() == 44_426
 
 
-def test_pixels_in_logits_out():
+def test_maps_pixels_to_logits():
   model = lenet5.lenet5()
   assert model.input_shape == (None, 28, 28, 1)
   assert model.inputs[0].dtype == 'uint8'
   assert model.layers[-1].activation is keras.activations.linear
   x = images()
-  # uint8 is scaled inside: weights see pixels in [0, 1].
+  # The model scales uint8 pixels to [0, 1].
   first = keras.Sequential(model.layers[:1])
   np.testing.assert_allclose(first(x), x / np.float32(255), rtol=1e-6)
   outputs = model(x).numpy()
@@ -48,12 +48,12 @@ def test_activation(activation):
   assert all(layer.activation is expected for layer in hidden)
 
 
-def test_other_images_and_classes():
+def test_other_shapes_and_classes():
   model = lenet5.lenet5((32, 32, 3), 7)
   assert model(images(2, (32, 32, 3))).shape == (2, 7)
 
 
-def test_floats_are_taken_as_they_are():
+def test_floats_are_not_scaled():
   keras.utils.set_random_seed(0)
   pixels = lenet5.lenet5()
   floats = lenet5.lenet5(input_dtype='float32')
@@ -68,7 +68,7 @@ def test_floats_are_taken_as_they_are():
   assert not np.allclose(floats(x.astype(np.float32)), pixels(x), atol=1e-3)
 
 
-def test_fits():
+def test_trains_with_fit():
   keras.utils.set_random_seed(0)
   x, y = np.zeros((40, 28, 28, 1), np.uint8), np.arange(40) % 10
   x[np.arange(40), 2 * y + 4] = 255  # a line for each class
@@ -81,7 +81,7 @@ def test_fits():
   assert losses[-1] < 0.5 * losses[0]
 
 
-def test_saved_and_loaded(tmp_path):
+def test_saves_and_loads(tmp_path):
   model, x = lenet5.lenet5(), images()
   model.save(tmp_path / 'model.keras')
   loaded = keras.models.load_model(tmp_path / 'model.keras')

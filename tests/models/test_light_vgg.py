@@ -35,7 +35,7 @@ def test_parameters(shape, classes, expected):
   assert model.output_shape == (None, classes)
 
 
-def test_small_inputs_survive_four_poolings():
+def test_small_inputs_can_be_pooled_four_times():
   model = light_vgg.light_vgg((59, 13, 1), 30)
   pools = [w for w in model.layers if isinstance(w, keras.layers.MaxPooling2D)]
   assert [tuple(w.output.shape[1:3]) for w in pools] == [
@@ -46,7 +46,7 @@ def test_small_inputs_survive_four_poolings():
   ]
 
 
-def test_pixels_in_logits_out():
+def test_maps_pixels_to_logits():
   model = light_vgg.light_vgg((16, 16, 3), 5)
   assert model.inputs[0].dtype == 'uint8'
   convs = [w for w in model.layers if isinstance(w, keras.layers.Conv2D)]
@@ -58,7 +58,7 @@ def test_pixels_in_logits_out():
   assert model(x).shape == (4, 5)
 
 
-def test_floats_are_taken_as_they_are():
+def test_floats_are_not_scaled():
   keras.utils.set_random_seed(0)
   floats = light_vgg.light_vgg((59, 13, 1), 30, input_dtype='float32')
   assert floats.inputs[0].dtype == 'float32'
@@ -71,7 +71,7 @@ def test_floats_are_taken_as_they_are():
   np.testing.assert_allclose(outputs, pixels(x), rtol=1e-4, atol=1e-5)
 
 
-def test_fits():
+def test_trains_with_fit():
   keras.utils.set_random_seed(0)
   x, y = images(8, (8, 8, 1)), np.arange(8) % 2
   x[y == 1, 4:] = 0
@@ -84,7 +84,7 @@ def test_fits():
   assert losses[-1] < 0.5 * losses[0]
 
 
-def test_saved_and_loaded(tmp_path):
+def test_saves_and_loads(tmp_path):
   model, x = light_vgg.light_vgg((8, 8, 1), 3), images(4, (8, 8, 1))
   model.save(tmp_path / 'model.keras')
   loaded = keras.models.load_model(tmp_path / 'model.keras')

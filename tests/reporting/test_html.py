@@ -6,11 +6,11 @@ import matplotlib.colors
 import pytest
 
 from safl_tf.reporting import html as html_lib
-from safl_tf.reporting import html_style, plots
+from safl_tf.reporting import plots
 from tests import browser
 
 VOID = {'meta'}
-NASTY = '<script>alert("1")</script> & \'two\''
+MARKUP = '<script>alert("1")</script> & \'two\''
 
 
 def make_chart(curves=11, points=50, spread=True, **options):
@@ -21,14 +21,14 @@ def make_chart(curves=11, points=50, spread=True, **options):
     'test accuracy (%)',
     [
       plots.Curve(
-        f'way_{i}',
+        f'curve_{i}',
         [t + 1 for t in range(points)],
         [100 * t / points * (1 - 0.05 * i) for t in range(points)],
         [5.0] * points if spread else [],
       )
       for i in range(curves)
     ],
-    most=options.pop('most', 100.0),
+    y_max=100.0,
   )
 
 
@@ -45,7 +45,7 @@ def make_page(chart, title='Title'):
 
 
 class Checker(html.parser.HTMLParser):
-  """Reads a page; every element must be closed, in order."""
+  """Parses a page and checks that elements are closed in order."""
 
   def __init__(self, text):
     super().__init__()
@@ -58,7 +58,7 @@ class Checker(html.parser.HTMLParser):
   def handle_starttag(self, tag, attrs):
     self.tags.append(tag)
     self.attributes.append(dict(attrs))
-    assert len(dict(attrs)) == len(attrs), 'an attribute is there twice'
+    assert len(dict(attrs)) == len(attrs), 'duplicate attribute'
     if tag not in VOID:
       self.open.append(tag)
 
@@ -74,10 +74,10 @@ class Checker(html.parser.HTMLParser):
 
 
 def drawing(chart):
-  """The chart's SVG as a tree."""
+  """Parses the chart's SVG."""
   text = html_lib.line_chart(chart)
-  found = re.search(r'<svg viewBox="0 0 480.*?</svg>', text, re.DOTALL)
-  return ET.fromstring(found[0])
+  match = re.search(r'<svg viewBox="0 0 480.*?</svg>', text, re.DOTALL)
+  return ET.fromstring(match[0])
 
 
 def points(element):
@@ -90,7 +90,7 @@ def points(element):
   [make_chart(), make_chart(points=1), make_chart(2, 0), make_chart(0)],
   ids=['usual', 'one point', 'no points', 'no curves'],
 )
-def test_page_is_well_formed_and_stands_alone(chart):
+def test_page_is_well_formed_and_self_contained(chart):
   page = make_page(chart)
   read = Checker(page)
   assert page.startswith('<!DOCTYPE html>')
@@ -102,29 +102,29 @@ def test_page_is_well_formed_and_stands_alone(chart):
   assert not re.search(r'https?:|@import|url\(', page)
 
 
-def test_whatever_is_told_is_text():
-  chart = make_chart(2, title=NASTY)
-  chart = chart._replace(x_label=NASTY, y_label=NASTY)
-  chart.curves[0] = chart.curves[0]._replace(name=NASTY)
+def test_arguments_are_escaped():
+  chart = make_chart(2, title=MARKUP)
+  chart = chart._replace(x_label=MARKUP, y_label=MARKUP)
+  chart.curves[0] = chart.curves[0]._replace(name=MARKUP)
   parts = [
-    html_lib.heading(NASTY),
-    html_lib.paragraph(NASTY),
-    html_lib.note(NASTY),
-    html_lib.table([[NASTY, NASTY], [NASTY, NASTY]]),
+    html_lib.heading(MARKUP),
+    html_lib.paragraph(MARKUP),
+    html_lib.note(MARKUP),
+    html_lib.table([[MARKUP, MARKUP], [MARKUP, MARKUP]]),
     html_lib.line_chart(chart),
-    html_lib.settings(NASTY, {NASTY: NASTY}),
+    html_lib.settings(MARKUP, {MARKUP: MARKUP}),
   ]
   plain = Checker(make_page(make_chart(2)))
-  read = Checker(html_lib.page(NASTY, parts))
+  read = Checker(html_lib.page(MARKUP, parts))
   assert read.tags.count('script') == plain.tags.count('script') == 1
   # Title, h1, h2, two p, four cells, caption, two labels, legend, settings.
-  assert read.text.count(NASTY) == 2 + 3 + 4 + 3 + 1 + 3
-  assert NASTY in [a.get('data-algorithm') for a in read.attributes]
+  assert read.text.count(MARKUP) == 2 + 3 + 4 + 3 + 1 + 3
+  assert MARKUP in [a.get('data-algorithm') for a in read.attributes]
 
 
-def test_curves_are_where_the_values_are():
+def test_curve_coordinates():
   curve = plots.Curve('a', [0, 4, 10], [20, 60, 100], [0, 10, 10])
-  tree = drawing(plots.Chart('t', 'x', 'y', [curve], most=100.0))
+  tree = drawing(plots.Chart('t', 'x', 'y', [curve], y_max=100.0))
   (group,) = tree.iter('g')
   assert group.get('class').split()[0] == 'curve'
   assert group.get('data-algorithm') == 'a'
@@ -142,7 +142,7 @@ def test_curves_are_where_the_values_are():
   high, low = band[:3], band[3:][::-1]
   assert high[0] == low[0] == line[0]
   assert line[1][1] - high[1][1] == pytest.approx(low[1][1] - line[1][1])
-  assert high[2] == line[2]  # no more than 100
+  assert high[2] == line[2]  # clipped at y_max
   assert low[2][1] > line[2][1]
 
 
@@ -157,17 +157,17 @@ def test_curves_are_where_the_values_are():
     (0, 4e30, ['0', '1e+30', '2e+30', '3e+30', '4e+30']),
   ],
 )
-def test_numbers_at_the_axis(low, high, expected):
+def test_y_tick_labels(low, high, expected):
   curve = plots.Curve('a', [1, 2], [low, high])
   tree = drawing(plots.Chart('t', 'x', 'y', [curve]))
   left = [e for e in tree.iter('text') if e.get('class') == 'left']
   assert [e.text for e in left] == expected
   widest = max(len(text) for text in expected)
-  assert all(float(e.get('x')) > 8 * widest for e in left)  # none is cut
+  assert all(float(e.get('x')) > 8 * widest for e in left)  # none is clipped
 
 
 @pytest.mark.parametrize('rounds', [1, 2, 3, 50, 100, 1000])
-def test_rounds_are_whole_numbers(rounds):
+def test_round_ticks_are_integers(rounds):
   tree = drawing(make_chart(1, rounds))
   below = [e for e in tree.iter('text') if e.get('class') != 'left']
   assert 1 <= len(below) <= 8
@@ -176,22 +176,22 @@ def test_rounds_are_whole_numbers(rounds):
     assert 0 < float(text.get('x')) <= 480 - 14
 
 
-@pytest.mark.parametrize('count, dots', [(1, 1), (4, 4), (13, 0)])
-def test_few_points_are_dots(count, dots):
+@pytest.mark.parametrize('count, marked', [(1, 1), (4, 4), (13, 0)])
+def test_few_points_are_marked(count, marked):
   (group,) = drawing(make_chart(1, count)).iter('g')
-  found = [
+  markers = [
     (float(dot.get('cx')), float(dot.get('cy'))) for dot in group.iter('circle')
   ]
-  assert found == points(group.find('polyline'))[:dots]
+  assert markers == points(group.find('polyline'))[:marked]
 
 
-def test_a_curve_without_values_is_told():
+def test_curve_without_values():
   chart = make_chart(2)
-  chart.curves[0] = plots.Curve('nothing', [], [])
-  assert 'nothing (no values)' in Checker(html_lib.line_chart(chart)).text
-  empty, drawn = drawing(chart).iter('g')
+  chart.curves[0] = plots.Curve('empty', [], [])
+  assert 'empty (no values)' in Checker(html_lib.line_chart(chart)).text
+  empty, other = drawing(chart).iter('g')
   assert points(empty.find('polyline')) == []
-  assert len(points(drawn.find('polyline'))) == 50
+  assert len(points(other.find('polyline'))) == 50
 
 
 def luminance(color):
@@ -203,13 +203,13 @@ def luminance(color):
   return sum(w * v for w, v in zip(weights, linear, strict=True))
 
 
-def test_looks():
-  """Curves differ, and stand out from the page in light and in dark."""
-  css = html_style.css()
-  looks = re.findall(r'^\.s\d+ \{ (.*) \}$', css, re.MULTILINE)
-  assert len(looks) == len(set(looks)) == html_style.LOOKS == 28
-  light, dark = re.findall(r'--page: .*?(?=\})', css)
-  for text in (light, dark):
+def test_curve_styles():
+  """Styles differ, and contrast with light and dark pages."""
+  css = html_lib.style_sheet()
+  styles = re.findall(r'^\.s\d+ \{ (.*) \}$', css, re.MULTILINE)
+  assert len(styles) == len(set(styles)) == html_lib.CURVE_STYLES == 28
+  roots = re.findall(r':root \{(.*?)\}', css, re.DOTALL)
+  for text in (roots[0] + roots[2], roots[1] + roots[3]):  # light, dark
     colors = dict(re.findall(r'--(\w+): (#\w{6});', text))
     page = luminance(colors['page'])
     for name in [f'c{i}' for i in range(len(plots.COLORS))]:
@@ -220,10 +220,10 @@ def test_looks():
 
 @browser.needed
 def test_in_a_browser(tmp_path):
-  """Curves are drawn with a colour each; the script runs to its end."""
+  """Every curve has its own style, and the script runs."""
   probe = """<script>
     const lines = [...document.querySelectorAll('.curve .line')];
-    const looks = lines.map(line => getComputedStyle(line))
+    const styles = lines.map(line => getComputedStyle(line))
       .map(style => style.stroke + style.strokeDasharray);
     const wide = lines.filter(line => line.getBoundingClientRect().width > 100);
     document.querySelector('.legend li').click();
@@ -233,7 +233,7 @@ def test_in_a_browser(tmp_path):
     svg.dispatchEvent(new PointerEvent('pointermove',
       {clientX: box.left, clientY: box.bottom}));
     const tip = document.querySelector('.tip').getBoundingClientRect();
-    const result = [new Set(looks).size, wide.length, off,
+    const result = [new Set(styles).size, wide.length, off,
       document.documentElement.scrollWidth <= innerWidth,
       tip.height > 9 && Math.abs(box.bottom - tip.bottom) < 30];
     document.body.setAttribute('data-result', result.join(' '));
@@ -246,7 +246,7 @@ def test_in_a_browser(tmp_path):
     for a in read.attributes
     if 'curve' in (a.get('class') or '').split()
   ]
-  assert curves == [f'way_{i}' for i in range(11)]
+  assert curves == [f'curve_{i}' for i in range(11)]
   (result,) = [a['data-result'] for a in read.attributes if 'data-result' in a]
   assert result == '11 11 1 true true'
-  assert any(re.match(r'way_\d: 0 ± 5 at 1$', text) for text in read.text)
+  assert any(re.match(r'curve_\d: 0 ± 5 at 1$', text) for text in read.text)

@@ -10,7 +10,7 @@ from safl_tf.reporting import plots
 
 
 def make_history(rounds, every=1):
-  """Rows of a run that is evaluated every so many rounds."""
+  """Makes the rows of a run that evaluates every `every` rounds."""
   return [
     {
       'round': t,
@@ -33,7 +33,7 @@ def make_counts(n, C):
 
 
 def curves(axes):
-  """Label up to its comma -> (x, y)."""
+  """Maps labels, up to the first comma, to (x, y)."""
   return {
     line.get_label().split(',')[0]: line.get_data() for line in axes.lines
   }
@@ -54,7 +54,7 @@ def image_size(path):
 
 
 @pytest.mark.parametrize(('rounds', 'every'), [(1, 1), (30, 3), (200, 1)])
-def test_curves_are_the_history(tmp_path, rounds, every):
+def test_curves_match_the_history(tmp_path, rounds, every):
   history = make_history(rounds, every)
   path = tmp_path / 'a.png'
 
@@ -83,7 +83,7 @@ def test_curves_are_the_history(tmp_path, rounds, every):
 
 
 @pytest.mark.parametrize('rounds', [1, 30, 60, 61, 200])
-def test_uploads_are_in_front_of_the_selected(tmp_path, rounds):
+def test_uploads_in_front_of_selected(tmp_path, rounds):
   history = make_history(rounds)
   figure = plots.uploads(history, tmp_path / 'a.png', 'title')
   counts, traffic = figure.axes
@@ -102,14 +102,14 @@ def test_uploads_are_in_front_of_the_selected(tmp_path, rounds):
   assert traffic.get_ylim()[0] == 0
 
 
-def test_last_values_are_told(tmp_path):
+def test_last_value_in_the_legend(tmp_path):
   history = make_history(9, every=2)
   (axes,) = plots.accuracy(history, tmp_path / 'a.png', '').axes
   texts = [text.get_text() for text in axes.get_legend().get_texts()]
   assert texts == ['top-5, last 93.75 %', 'top-1, last 88.75 %']
 
 
-def test_a_single_point_is_visible_at_its_round(tmp_path):
+def test_single_point_is_marked_at_its_round(tmp_path):
   (axes,) = plots.accuracy(make_history(1), tmp_path / 'a.png', '').axes
   assert all(line.get_marker() == 'o' for line in axes.lines)
   low, high = axes.get_xlim()
@@ -156,7 +156,7 @@ def test_partition(tmp_path, n, C, annotated, named):
   assert height >= n  # a row of pixels for every client
 
 
-def test_partition_of_many_clients_draws_some_and_says_so(tmp_path):
+def test_partition_samples_many_clients(tmp_path):
   counts = make_counts(99_901, 3)  # 0, 100, 200, ...
   figure = plots.partition(counts, ['a', 'b', 'c'], tmp_path / 'a.png', '')
   heat, sizes, _ = figure.axes
@@ -174,7 +174,7 @@ def test_partition_without_examples(tmp_path):
   assert image_size(tmp_path / 'a.png')
 
 
-def test_write_all_replaces_what_is_there(tmp_path):
+def test_write_all_replaces_files(tmp_path):
   names = list('0123456789')
   expected = {'accuracy', 'loss', 'annealing', 'uploads', 'partition'}
   before = {}
@@ -190,7 +190,7 @@ def test_write_all_replaces_what_is_there(tmp_path):
       before[name] = path.read_bytes()
 
 
-def test_the_users_style_is_left_alone(tmp_path):
+def test_rc_params_are_unchanged(tmp_path):
   import matplotlib
 
   before = dict(matplotlib.rcParams)

@@ -12,11 +12,11 @@ from safl_tf.core import client_store
 from safl_tf.training import checkpoint
 from safl_tf.util import errors
 
-DEVICES, SIZE = 30, 500
+CLIENTS, SIZE = 30, 500
 
 
 def content(number):
-  """Arrays and metadata that tell which round they belong to."""
+  """Returns arrays and metadata that differ in each round."""
   random = np.random.default_rng(number)
   arrays = {
     'z_bar/0': random.normal(size=(300, 7)).astype(np.float32),
@@ -35,9 +35,9 @@ def create(kind='ram'):
 
 
 def trained(number):
-  """What the clients of a round learn: first most, then three each time."""
-  first = range(DEVICES - 4)
-  ids = first if number == 1 else {(3 * number + i) % DEVICES for i in range(3)}
+  """Returns the models that a round trains: most at first, then three."""
+  first = range(CLIENTS - 4)
+  ids = first if number == 1 else {(3 * number + i) % CLIENTS for i in range(3)}
   return {
     k: np.random.default_rng((number, k)).normal(size=SIZE).astype(np.float32)
     for k in ids
@@ -45,7 +45,7 @@ def trained(number):
 
 
 def clients_after(number, client_models=None):
-  """The store after some rounds."""
+  """Returns the store after some rounds."""
   client_models = create() if client_models is None else client_models
   for t in range(1, number + 1):
     client_models = client_models.updated(trained(t))
@@ -53,13 +53,13 @@ def clients_after(number, client_models=None):
 
 
 def save(folder, number, keep=2):
-  """Saves as a process does that has saved or restored nothing before."""
+  """Saves as a new process does."""
   saved = checkpoint.Checkpoints(folder, keep)
   return saved.save(number, *content(number), clients_after(number))
 
 
 def save_all(folder, numbers, keep=2, client_models=None):
-  """Saves as one process does; the checkpoints and the last store."""
+  """Saves as one process does; returns the checkpoints and the last store."""
   saved = checkpoint.Checkpoints(folder, keep)
   client_models = create() if client_models is None else client_models
   for number in numbers:
@@ -96,13 +96,13 @@ def manifest(folder, number):
 
 
 def chain(folder, number):
-  """The rounds whose data files a checkpoint needs."""
-  found = manifest(folder, number)['files']
-  return [int(file['name'][len('round_') : -len('.npz')]) for file in found]
+  """Returns the rounds whose data files a checkpoint needs."""
+  files = manifest(folder, number)['files']
+  return [int(file['name'][len('round_') : -len('.npz')]) for file in files]
 
 
 def check_files(folder):
-  """The folder has what its checkpoints need and nothing else."""
+  """Checks that the folder has exactly the files that checkpoints need."""
   rounds = checkpoint.Checkpoints(folder).rounds()
   needed = {f'round_{number:06d}.json' for number in rounds}
   for number in rounds:
@@ -127,7 +127,7 @@ def test_nothing_to_restore(tmp_path):
   assert not os.path.exists(tmp_path / 'absent')
 
 
-def test_restores_what_was_saved_and_counts_its_bytes(tmp_path):
+def test_save_and_restore_and_count_of_bytes(tmp_path):
   size = save(tmp_path, 12)
   check(restore(tmp_path), 12)
   names = ['round_000012.json', 'round_000012.npz']
@@ -135,7 +135,7 @@ def test_restores_what_was_saved_and_counts_its_bytes(tmp_path):
   assert size == sum(os.path.getsize(tmp_path / name) for name in names)
 
 
-def test_any_name_and_dtype_but_object(tmp_path):
+def test_arrays_of_any_name_and_dtype_but_object(tmp_path):
   arrays = {
     'file': np.arange(6).reshape(2, 3).T,
     'allow_pickle': np.zeros((0, 3), np.float16),
@@ -153,7 +153,7 @@ def test_any_name_and_dtype_but_object(tmp_path):
   assert saved.rounds() == [1]
 
 
-def test_numpy_itself_can_read_the_arrays(tmp_path):
+def test_numpy_can_read_the_arrays(tmp_path):
   save(tmp_path, 1)
   with np.load(tmp_path / 'round_000001.npz') as archive:
     np.testing.assert_array_equal(archive['clients'], [1, 1, 1, 1])
@@ -164,7 +164,7 @@ def test_numpy_itself_can_read_the_arrays(tmp_path):
     assert archive.testzip() is None
 
 
-def test_metadata_comes_back_bit_for_bit(tmp_path):
+def test_metadata_round_trips_exactly(tmp_path):
   rows = [{'a': 0.1, 'b': None, 'c': 1e-300, 'd': float('inf')}]
   saved = checkpoint.Checkpoints(tmp_path)
   saved.save(1, {}, {'rows': rows, 'counts': {9: 1, 10: 2}}, create())
@@ -213,10 +213,10 @@ def impersonate(path):
 
 
 DAMAGES = {
-  'data cut': ('npz', truncate, 'bytes instead of'),
+  'data truncated': ('npz', truncate, 'bytes instead of'),
   'data flipped': ('npz', flip, 'does not match its SHA-256'),
-  'data gone': ('npz', os.unlink, 'is missing'),
-  'manifest cut': ('json', truncate, 'cannot be parsed'),
+  'data deleted': ('npz', os.unlink, 'is missing'),
+  'manifest truncated': ('json', truncate, 'cannot be parsed'),
   'manifest empty': ('json', lambda path: os.truncate(path, 0), 'be parsed'),
   'manifest changed': ('json', change, 'does not match its checksum'),
   'manifest of another': ('json', impersonate, 'is of round 1'),
@@ -225,16 +225,16 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize('damage', DAMAGES)
-def test_falls_back_from_a_corrupt_one(tmp_path, warnings, damage):
-  kind, harm, wrong = DAMAGES[damage]
+def test_falls_back_from_a_corrupt_checkpoint(tmp_path, warnings, damage):
+  kind, damage_file, message = DAMAGES[damage]
   save(tmp_path, 1)
   save(tmp_path, 2)
-  harm(tmp_path / f'round_000002.{kind}')
+  damage_file(tmp_path / f'round_000002.{kind}')
   saved = checkpoint.Checkpoints(tmp_path)
   check(saved.restore_latest(create()), 1)
   (line,) = warnings
   assert f'round_000002.{kind}' in line
-  assert wrong in line
+  assert message in line
   assert 'falling back to round 1' in line
   assert os.path.exists(tmp_path / 'round_000002.json.corrupt')
   assert saved.rounds() == [1]
@@ -244,7 +244,7 @@ def test_falls_back_from_a_corrupt_one(tmp_path, warnings, damage):
   assert os.path.exists(tmp_path / 'round_000002.json.corrupt')
 
 
-def test_all_corrupt_is_refused_again_and_again(tmp_path, warnings):
+def test_all_corrupt_is_refused_repeatedly(tmp_path, warnings):
   save(tmp_path, 1)
   save(tmp_path, 2)
   before = sorted(os.listdir(tmp_path))
@@ -261,13 +261,13 @@ def test_all_corrupt_is_refused_again_and_again(tmp_path, warnings):
   assert warnings == []
 
 
-def test_a_flipped_bit_of_a_manifest_is_seen_or_harmless(tmp_path, warnings):
+def test_flipped_bit_of_a_manifest_is_detected_or_harmless(tmp_path, warnings):
   saved = checkpoint.Checkpoints(tmp_path)
   saved.save(1, {'a': np.zeros(1)}, {'loss': 1e-5, 'name': 'é'}, create())
   path = tmp_path / 'round_000001.json'
   data = path.read_bytes()
   expected = json.loads(data)
-  seen = 0
+  detected = 0
   for i in range(0, 8 * len(data), 3):  # every third bit
     flipped = bytearray(data)
     flipped[i // 8] ^= 1 << i % 8
@@ -275,8 +275,8 @@ def test_a_flipped_bit_of_a_manifest_is_seen_or_harmless(tmp_path, warnings):
     try:
       meta = saved.restore_latest(create()).meta
     except errors.InputError:
-      seen += 1
+      detected += 1
     else:  # e.g. 1e-05 -> 1E-05, or another kind of white space
       assert json.loads(flipped) == expected
       assert meta == expected['meta']
-  assert seen > 2 * len(data)
+  assert detected > 2 * len(data)

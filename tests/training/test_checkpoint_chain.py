@@ -1,4 +1,4 @@
-"""Checkpoints that have only what changed, and build on earlier ones."""
+"""Incremental checkpoints, which build on earlier ones."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from safl_tf.core import client_store
-from safl_tf.training import checkpoint, checkpoint_io
+from safl_tf.training import checkpoint, checkpoint_io, metrics_log
 from safl_tf.util import errors
 from tests.training import test_checkpoint as shared
 from tests.training.test_checkpoint import warnings  # noqa: F401  a fixture
@@ -36,14 +36,14 @@ class Run:
     self.t = 0
 
   def round(self, ids):
-    """Lets clients train and saves; the bytes written and the chain."""
+    """Trains clients and saves; returns the bytes written and the chain."""
     self.t += 1
     self.client_models = self.client_models.updated(models(ids, self.t / 1000))
     written = self.saved.save(self.t, {}, {}, self.client_models)
     return written, shared.chain(self.folder, self.t)
 
   def check(self):
-    """A new process finds what this one has."""
+    """Checks that a new process restores the same models."""
     for kind in 'ram', 'mmap':
       restored = checkpoint.Checkpoints(self.folder).restore_latest(
         create(kind)
@@ -60,7 +60,7 @@ def check_same(one, other):
 
 
 @pytest.mark.parametrize('kind', ['ram', 'mmap'])
-def test_only_what_changed_is_written(tmp_path, kind):
+def test_only_changed_models_are_written(tmp_path, kind):
   run = Run(tmp_path, client_models=create(kind))
   first, files = run.round(range(30))
   assert files == [1]
@@ -78,7 +78,7 @@ def test_only_what_changed_is_written(tmp_path, kind):
   assert shared.chain(tmp_path, run.t) == [1, 2, 3, 4, 5, 6]
 
 
-def test_stands_alone_if_half_of_the_models_changed(tmp_path):
+def test_checkpoint_is_independent_if_half_of_the_models_changed(tmp_path):
   run = Run(tmp_path)
   assert run.round(range(10))[1] == [1]
   assert run.round(range(10))[1] == [2]  # all
@@ -92,8 +92,8 @@ def test_stands_alone_if_half_of_the_models_changed(tmp_path):
 
 
 @pytest.mark.parametrize('selected', [1, 3, 10, 25])
-def test_what_the_rule_costs(tmp_path, selected):
-  """Few files, at most twice what there is; at most twice what changed."""
+def test_number_and_size_of_files(tmp_path, selected):
+  """At most twice all models on disk, twice the changed models written."""
   random = np.random.default_rng(selected)
   run = Run(tmp_path)
   total = changed = alone = 0
@@ -113,8 +113,8 @@ def test_what_the_rule_costs(tmp_path, selected):
   run.check()
 
 
-def test_not_too_many_files(tmp_path, monkeypatch):
-  monkeypatch.setattr(checkpoint, '_MOST_FILES', 4)
+def test_limited_number_of_files(tmp_path, monkeypatch):
+  monkeypatch.setattr(checkpoint, '_MAX_FILES', 4)
   run = Run(tmp_path)
   lengths = [len(run.round(range(50))[1])]
   lengths += [len(run.round([k])[1]) for k in range(9)]
@@ -123,7 +123,7 @@ def test_not_too_many_files(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize('keep', [1, 2, 5])
-def test_data_stays_as_long_as_a_checkpoint_needs_it(tmp_path, keep):
+def test_data_file_is_kept_while_a_checkpoint_needs_it(tmp_path, keep):
   random = np.random.default_rng(keep)
   run = Run(tmp_path / 'run', keep)
   stores = {}
@@ -145,7 +145,7 @@ def test_data_stays_as_long_as_a_checkpoint_needs_it(tmp_path, keep):
     shutil.rmtree(tmp_path / 'copy')
 
 
-def test_a_chain_goes_on_after_a_resume(tmp_path):
+def test_chain_continues_after_a_resume(tmp_path):
   run = Run(tmp_path)
   run.round(range(30))
   run.round([1, 2])
@@ -157,7 +157,7 @@ def test_a_chain_goes_on_after_a_resume(tmp_path):
   again.check()
 
 
-def test_stands_alone_in_doubt(tmp_path):
+def test_checkpoint_is_independent_without_a_valid_base(tmp_path):
   run = Run(tmp_path)
   run.round(range(30))
   other = Run(tmp_path, client_models=run.client_models)  # has restored nothing
@@ -179,8 +179,8 @@ def test_stands_alone_in_doubt(tmp_path):
   run.check()
 
 
-def test_going_on_from_an_older_state(tmp_path):
-  """A state is a value: what a later one had must not come back."""
+def test_save_of_an_older_state(tmp_path):
+  """A state is a value: models of a later one must not return."""
   run = Run(tmp_path)
   run.round(range(30))
   old = run.client_models
@@ -194,7 +194,7 @@ def test_going_on_from_an_older_state(tmp_path):
   run.check()
 
 
-def test_after_a_save_that_failed(tmp_path, monkeypatch):
+def test_save_after_a_failed_save(tmp_path, monkeypatch):
   run = Run(tmp_path)
   run.round(range(30))
   for lives in range(6):
@@ -215,17 +215,17 @@ def test_after_a_save_that_failed(tmp_path, monkeypatch):
     shared.check_files(tmp_path)
 
 
-def test_a_model_of_another_type_is_refused(tmp_path):
+def test_model_of_another_type_is_refused(tmp_path):
   run = Run(tmp_path)
   run.round(range(3))
   run.client_models = run.client_models.updated({1: np.zeros(SIZE)})
-  with pytest.raises(ValueError, match='client 1 is of another type'):
+  with pytest.raises(ValueError, match='client 1 has another type'):
     run.round([0])
   assert run.saved.rounds() == [1]
   shared.check_files(tmp_path)
 
 
-def test_narrow_models_and_none_that_changed(tmp_path):
+def test_bfloat16_models_without_changes(tmp_path):
   dtype = np.dtype(ml_dtypes.bfloat16)
   saved = checkpoint.Checkpoints(tmp_path)
   client_models = create(dtype=dtype, size=900).updated(
@@ -239,7 +239,7 @@ def test_narrow_models_and_none_that_changed(tmp_path):
 
 
 def save_five(folder):
-  """Kept are 2 and its 1, 3 alone, 4 and 5, which build on 3; all stores."""
+  """Saves chains [1, 2], [3], [3, 4] and [3, 4, 5]; returns all stores."""
   run, stores = Run(folder, keep=4), {}
   for ids in (range(30), [1, 2], range(30), [3, 4], [4, 5]):
     run.round(ids)
@@ -250,7 +250,7 @@ def save_five(folder):
 
 
 CASES = {
-  # harmed -> found, corrupt
+  # damaged file -> restored round, corrupt rounds
   '5.npz': (4, [5]),
   '4.npz': (3, [5, 4]),
   '3.npz': (2, [5, 4, 3]),
@@ -262,19 +262,19 @@ CASES = {
 
 @pytest.mark.parametrize('harm', [shared.truncate, shared.flip, os.unlink])
 @pytest.mark.parametrize('case', CASES)
-def test_a_corrupt_file_of_a_chain(tmp_path, warnings, case, harm):  # noqa: F811
+def test_corrupt_file_of_a_chain(tmp_path, warnings, case, harm):  # noqa: F811
   stores = save_five(tmp_path)
   number, kind = case.split('.')
   if harm is os.unlink and kind == 'json':
     pytest.skip('then the checkpoint is not there')
-  found, corrupt = CASES[case]
+  expected, corrupt = CASES[case]
   path = tmp_path / f'round_00000{number}.{kind}'
   before = set(os.listdir(tmp_path))
   harm(path)
   saved = checkpoint.Checkpoints(tmp_path, keep=4)
   restored = saved.restore_latest(create())
-  assert restored.round_number == found
-  check_same(restored.client_models, stores[found])
+  assert restored.round_number == expected
+  check_same(restored.client_models, stores[expected])
   assert len(warnings) == len(corrupt)
   assert all(path.name in line for line in warnings)
   renamed = {name for name in os.listdir(tmp_path) if name.endswith('.corrupt')}
@@ -282,10 +282,10 @@ def test_a_corrupt_file_of_a_chain(tmp_path, warnings, case, harm):  # noqa: F81
   wanted = {f'round_00000{n}.{k}' for n in corrupt for k in ('npz', 'json')}
   assert renamed == {f'{name}.corrupt' for name in wanted & there}
 
-  again = Run(tmp_path, keep=4)  # goes on from there
+  again = Run(tmp_path, keep=4)  # resumes
   again.saved, again.t, again.client_models = (
     saved,
-    found,
+    expected,
     restored.client_models,
   )
   for ids in ([7], [8, 9], [7]):
@@ -295,7 +295,7 @@ def test_a_corrupt_file_of_a_chain(tmp_path, warnings, case, harm):  # noqa: F81
 
 
 @pytest.mark.parametrize('harm', [shared.truncate, shared.flip, os.unlink])
-def test_what_all_checkpoints_need_is_corrupt(tmp_path, warnings, harm):  # noqa: F811
+def test_corrupt_file_that_all_checkpoints_need(tmp_path, warnings, harm):  # noqa: F811
   run = Run(tmp_path)
   for ids in (range(30), [1], [2], [3]):
     run.round(ids)
@@ -308,15 +308,15 @@ def test_what_all_checkpoints_need_is_corrupt(tmp_path, warnings, harm):  # noqa
   assert warnings == []
 
 
-def test_without_the_models_only_the_arrays_are_read(tmp_path, warnings):  # noqa: F811
+def test_only_arrays_are_read_without_the_models(tmp_path, warnings):  # noqa: F811
   shared.save_all(tmp_path, (1, 2))
   assert shared.chain(tmp_path, 2) == [1, 2]
   os.unlink(tmp_path / 'round_000001.npz')
   path = tmp_path / 'round_000002.npz'
   data = bytearray(path.read_bytes())
-  for wrong in shared.trained(2).values():  # its models are spoiled
-    place = data.index(wrong.tobytes())
-    data[place : place + wrong.nbytes] = bytes(wrong.nbytes)
+  for model in shared.trained(2).values():  # corrupt its models
+    place = data.index(model.tobytes())
+    data[place : place + model.nbytes] = bytes(model.nbytes)
   path.write_bytes(data)
   restored = checkpoint.Checkpoints(tmp_path).restore_latest(repair=False)
   arrays, meta = shared.content(2)
@@ -327,39 +327,39 @@ def test_without_the_models_only_the_arrays_are_read(tmp_path, warnings):  # noq
   assert warnings == []
 
 
-def test_without_the_models_the_arrays_are_verified(tmp_path, warnings):  # noqa: F811
+def test_arrays_are_verified_without_the_models(tmp_path, warnings):  # noqa: F811
   saved, _ = shared.save_all(tmp_path, (1, 2))
   path = tmp_path / 'round_000002.npz'
   data = path.read_bytes()
-  described = shared.manifest(tmp_path, 2)['arrays']
-  seen = 0
+  entries = shared.manifest(tmp_path, 2)['arrays']
+  detected = 0
   for i in range(0, len(data), 97):
     flipped = bytearray(data)
     flipped[i] ^= 4
     path.write_bytes(flipped)
     restored = saved.restore_latest(repair=False)
     inside = any(
-      0 <= i - array['offset'] < array['bytes'] for array in described.values()
+      0 <= i - array['offset'] < array['bytes'] for array in entries.values()
     )
     assert restored.round_number == (1 if inside else 2)
     arrays, _ = shared.content(restored.round_number)
     for name, array in arrays.items():
       np.testing.assert_array_equal(restored.arrays[name], array)
-    seen += inside
-  assert 50 < seen == len(warnings)
+    detected += inside
+  assert 50 < detected == len(warnings)
 
 
-def test_another_version(tmp_path, monkeypatch):
+def test_checkpoint_of_another_version(tmp_path, monkeypatch):
   with monkeypatch.context() as patch:
-    patch.setattr(checkpoint, '_FORMAT', 1)
+    patch.setattr(metrics_log, 'FORMAT', 2)
     shared.save(tmp_path, 1)
-  with pytest.raises(errors.InputError, match='by another version of safl_tf'):
+  with pytest.raises(errors.InputError, match='by an older version of safl_tf'):
     shared.restore(tmp_path)
 
 
 @pytest.mark.parametrize('piece', [1, 1 << 20])
-def test_models_pass_in_pieces(tmp_path, monkeypatch, piece):
-  """30 MB of models in a file never are in memory together."""
+def test_models_are_read_in_pieces(tmp_path, monkeypatch, piece):
+  """30 MB of models in a file are never in memory at once."""
   monkeypatch.setattr(checkpoint_io, '_PIECE_BYTES', piece)
   size, count = 25_000, 300
   client_models = create('mmap', size)

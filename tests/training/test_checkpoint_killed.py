@@ -1,4 +1,4 @@
-"""A run that is killed, at any time, has a whole checkpoint."""
+"""A run that is killed at any time has an intact checkpoint."""
 
 import builtins
 import functools
@@ -13,11 +13,11 @@ from tests.training import test_checkpoint as shared
 
 
 class KilledError(BaseException):
-  """Stands for a kill: nothing that the process does after it works."""
+  """Simulates a kill: no later call of the process succeeds."""
 
 
 class Mortal:
-  """Lets the first `lives` calls through and then none."""
+  """Lets only the first `lives` calls succeed."""
 
   def __init__(self, lives):
     self.lives = lives
@@ -33,7 +33,7 @@ class Mortal:
 
 
 def killed_after(lives, save):
-  """Whether `save` came to its end before it was killed."""
+  """Returns whether `save` finished before it was killed."""
   with pytest.MonkeyPatch.context() as patch:
     mortal = Mortal(lives)
     patch.setattr(builtins, 'open', mortal.wrap(open))
@@ -66,7 +66,7 @@ def test_killed_at_every_step_of_a_save(tmp_path, caplog, keep, earlier):
     else:
       shared.check(restored, restored.round_number)
       outcomes.append(restored.round_number)
-    # The next save works and clears away what the killed one left.
+    # The next save succeeds and deletes the leftovers of the killed one.
     shared.save(folder, new + 1, keep)
     assert len(os.listdir(folder)) == 2 * min(keep, len(saved.rounds()))
     shared.check(saved.restore_latest(shared.create()), new + 1)
@@ -80,7 +80,7 @@ def test_killed_at_every_step_of_a_save(tmp_path, caplog, keep, earlier):
 
 @pytest.mark.parametrize('keep', [1, 2])
 @pytest.mark.parametrize('earlier', [1, 2, 5, 6, 7, 8])
-def test_killed_at_every_step_of_a_save_that_builds_on_others(
+def test_killed_at_every_step_of_an_incremental_save(
   tmp_path, caplog, keep, earlier
 ):
   """A chain begins in rounds 1, 5, 9, ..."""
@@ -134,7 +134,7 @@ def test_killed_at_every_step_of_a_restore(tmp_path):
   assert finished
 
 
-def save_for_ever(folder, connection):
+def save_forever(folder, connection):
   saved = checkpoint.Checkpoints(folder)
   restored = saved.restore_latest(shared.create())
   number = restored.round_number if restored else 0
@@ -154,7 +154,7 @@ def test_killed_at_random(tmp_path, caplog):
   for _ in range(15):
     ours, theirs = context.Pipe()
     writer = context.Process(
-      target=save_for_ever, args=(tmp_path, theirs), daemon=True
+      target=save_forever, args=(tmp_path, theirs), daemon=True
     )
     writer.start()
     assert ours.poll(60)

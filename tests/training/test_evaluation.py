@@ -16,7 +16,7 @@ def labels(total=50, classes=8, seed=1):
   return np.random.default_rng(seed).integers(0, classes, total)
 
 
-def test_scores_are_numpys():
+def test_scores_equal_numpy():
   logits, y = outputs(), labels()
   scores = evaluation.score(logits, y)
   order = np.argsort(-logits, axis=1)
@@ -35,7 +35,7 @@ def test_scores_are_numpys():
     assert scores.class_accuracy[c] == pytest.approx(first[y == c].mean())
 
 
-def test_scores_are_keras():
+def test_scores_equal_keras():
   logits, y = outputs(), labels()
   scores = evaluation.score(logits, y)
   for metric, value in (
@@ -53,13 +53,13 @@ def test_equal_outputs_rank_the_lower_class_first():
   np.testing.assert_array_equal(scores.class_accuracy, [1, *[0] * 7])
 
 
-def test_outputs_that_are_no_numbers_are_wrong():
+def test_non_finite_outputs_are_wrong():
   logits = np.array([[5, 0, 0], [np.nan] * 3, [np.inf, 0, 0]], np.float32)
   scores = evaluation.score(logits, np.zeros(3, np.int64))
   assert scores.accuracy == scores.top5_accuracy == pytest.approx(1 / 3)
 
 
-def test_a_class_without_examples():
+def test_class_without_examples():
   scores = evaluation.score(np.eye(3, dtype=np.float32), np.array([0, 1, 1]))
   np.testing.assert_array_equal(scores.class_counts, [1, 2, 0])
   np.testing.assert_array_equal(scores.class_accuracy, [1, 0.5, np.nan])
@@ -88,7 +88,7 @@ def flat():
 
 
 @pytest.mark.parametrize('jit_compile', [False, True])
-def test_predict_is_the_models(flat, monkeypatch, jit_compile):
+def test_predict_equals_the_model(flat, monkeypatch, jit_compile):
   monkeypatch.setattr(evaluation, '_BATCH', 16)
   x, _ = tiny.blobs(50)
   predict = evaluation.build_predict(flat, x, jit_compile)
@@ -99,7 +99,7 @@ def test_predict_is_the_models(flat, monkeypatch, jit_compile):
     np.testing.assert_allclose(predict(z, rows), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_predict_takes_fewer_examples_than_a_batch(flat):
+def test_predict_with_fewer_examples_than_a_batch(flat):
   x, _ = tiny.blobs(5)
   z = flat.init(seeds.pair(0, seeds.Role.INIT, 1))
   predict = evaluation.build_predict(flat, x, False)

@@ -11,7 +11,7 @@ from safl_tf.core import client_config, process
 from safl_tf.training import loop, metrics_log, run_directory
 from safl_tf.util import errors
 from tests import tiny
-from tests.training import test_metrics_log as test_records
+from tests.training import test_metrics_log
 
 CLIENTS = tiny.clients((20, 13, 31, 7))
 TEST_X, TEST_Y = tiny.blobs(60, seed=9)
@@ -27,7 +27,7 @@ def train(rounds, clients=CLIENTS, algorithm=None, **options):
 
 
 def computed(history):
-  """What must be equal in two runs of the same command."""
+  """Returns the columns that must be equal in two runs of a command."""
   return [
     {k: v for k, v in row.items() if k not in metrics_log.MEASURED}
     for row in history
@@ -61,13 +61,15 @@ def run(trainer, rounds, folder=None, test_data=(TEST_X, TEST_Y), **options):
     trainer,
     loop.Schedule(rounds, **options),
     test_data=test_data,
-    folder=folder,
+    directory=folder,
     progress=False,
   )
 
 
 @pytest.mark.parametrize('checkpoint_every', [1, 5])
-def test_resumed_is_the_same_bit_for_bit(trainer, tmp_path, checkpoint_every):
+def test_resumed_run_equals_an_uninterrupted_one(
+  trainer, tmp_path, checkpoint_every
+):
   options = {'checkpoint_every': checkpoint_every}
   whole = run(trainer, 3, tmp_path / 'whole', **options)
   half = run(trainer, 2, tmp_path / 'parts', **options)
@@ -80,7 +82,7 @@ def test_resumed_is_the_same_bit_for_bit(trainer, tmp_path, checkpoint_every):
     assert computed(rows) == computed(whole.history)
 
 
-def test_what_was_not_saved_is_computed_again(trainer, tmp_path):
+def test_unsaved_rounds_are_computed_again(trainer, tmp_path):
   """A run that was killed after round 4, with a checkpoint of round 2."""
   folder = run_directory.RunDirectory(tmp_path, {'seed': 0})
   state, history = trainer.initialize(0), []
@@ -136,49 +138,48 @@ def test_train_resumes_with_a_keras_optimizer(tmp_path):
     train(2, output_dir=tmp_path, **options(0.03))
 
 
-def test_what_data_say_of_a_model(trainer, tmp_path):
-  told = {'class_names': ['a', 'b', 'c'], 'standardised': {'mean': [1.5]}}
+def test_metadata_is_written_and_loaded(trainer, tmp_path):
+  metadata = {'class_names': ['a', 'b', 'c'], 'standardised': {'mean': [1.5]}}
   folder = run_directory.RunDirectory(tmp_path, {'seed': 0})
-  loop.run(trainer, loop.Schedule(1), folder=folder, about_data=told)
+  loop.run(trainer, loop.Schedule(1), directory=folder, metadata=metadata)
   loaded = run_directory.load(tmp_path)
-  assert loaded.data == told
-  assert loaded.about == {'round': 1, **told}
+  assert loaded.metadata == {'round': 1, **metadata}
 
 
 def test_a_run_from_python_can_be_loaded(tmp_path):
   result = train(1, output_dir=tmp_path)
   loaded = run_directory.load(tmp_path)
-  assert loaded.data['class_names'] == ['0', '1', '2']
+  assert loaded.metadata['class_names'] == ['0', '1', '2']
   np.testing.assert_array_equal(
     loaded.model.predict(TEST_X, verbose=0),
     result.model.predict(TEST_X, verbose=0),
   )
 
 
-def test_a_finished_run_is_only_read(trainer, tmp_path):
+def test_finished_run_is_not_repeated(trainer, tmp_path):
   first = run(trainer, 2, tmp_path)
   again = run(trainer, 2, tmp_path)
   assert again.history == first.history  # the measured seconds, too
   assert again.state.z_bar.tobytes() == first.state.z_bar.tobytes()
 
 
-def test_history_is_what_was_written(trainer, tmp_path):
+def test_history_equals_the_files(trainer, tmp_path):
   result = run(trainer, 4, tmp_path)
   assert metrics_log.read_csv(tmp_path / 'metrics.csv') == result.history
   assert [list(row) for row in result.history] == [
     list(metrics_log.COLUMNS)
   ] * 4
-  events = test_records.read_events(tmp_path / 'logdir')
+  events = test_metrics_log.read_events(tmp_path / 'logdir')
   for column, tag in metrics_log.TAGS.items():
-    told = [
+    expected = [
       (row['round'], np.float32(row[column]).item())
       for row in result.history
       if row[column] is not None
     ]
-    assert events.get(tag, []) == told
+    assert events.get(tag, []) == expected
 
 
-def test_a_row_is_what_happened(trainer):
+def test_row_equals_the_round_metrics(trainer):
   result = run(trainer, 4)
   state, bytes_up, bytes_down = trainer.initialize(0), 0, 0
   for row in result.history:
@@ -211,7 +212,7 @@ def test_a_row_is_what_happened(trainer):
   assert result.history[-1]['q_p50'] is not None
 
 
-def test_the_result_is_the_last_state(trainer):
+def test_result_has_the_last_state(trainer):
   result = run(trainer, 2)
   assert result.process is trainer and result.state.t == 2
   weights = np.concatenate([np.ravel(w) for w in result.model.get_weights()])
@@ -260,7 +261,7 @@ def test_client_table(trainer):
       assert row[column] == pytest.approx(np.mean(outputs.argmax(1) == y))
 
 
-def test_the_readmes_program():
+def test_program_of_the_readme():
   x, y = tiny.blobs(600)
   clients = safl_tf.ClientData.from_arrays(
     x,
@@ -282,7 +283,7 @@ def test_the_readmes_program():
   assert [row['round'] for row in result.history] == list(range(1, 16))
 
 
-def test_test_data_is_checked():
+def test_invalid_test_data_is_refused():
   with pytest.raises(errors.InputError, match=r'^y=7 in row 1: '):
     train(1, test_data=(TEST_X[:2], np.array([0, 7])))
   with pytest.raises(errors.InputError, match=r'^x=array of shape'):
@@ -298,8 +299,10 @@ def test_test_data_is_checked():
     ('stop_at_accuracy', 1.01),
   ],
 )
-def test_refused_before_anything_is_written(tmp_path, argument, value):
+def test_invalid_argument_is_refused_before_anything_is_written(
+  tmp_path, argument, value
+):
   options = {'rounds': 2, 'output_dir': tmp_path / 'run', argument: value}
-  with pytest.raises(errors.InputError, match=f'^{argument}={value}: must be'):
+  with pytest.raises(errors.InputError, match=f'^{argument}={value}: '):
     train(**options)
   assert os.listdir(tmp_path) == []

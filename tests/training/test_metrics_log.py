@@ -61,7 +61,7 @@ def test_columns():
   assert len(set(metrics_log.TAGS.values())) == len(metrics_log.COLUMNS) - 1
 
 
-def test_rows_read_back_bit_for_bit(log):
+def test_rows_round_trip_exactly(log):
   random = np.random.default_rng(0)
   rows = [
     make_row(i, test_loss=float(random.normal() * 10.0**e), q_p50=-0.0)
@@ -78,7 +78,7 @@ def test_rows_read_back_bit_for_bit(log):
     assert math.copysign(1, got['q_p50']) == -1
 
 
-def test_the_file_itself(log):
+def test_content_of_the_file(log):
   log.start([make_row(1, test_loss=0.1, p=1.0)])
   log.append({'round': 2, 'selected': np.int64(3), 'p': np.float32(0.1)})
   with open(log.path) as file:
@@ -91,7 +91,7 @@ def test_the_file_itself(log):
   ]
 
 
-def test_not_finite_numbers_are_told(log):
+def test_non_finite_numbers_round_trip(log):
   log.start([])
   log.append(make_row(1, train_loss=math.nan, test_loss=math.inf))
   (row,) = metrics_log.read_csv(log.path)
@@ -99,7 +99,7 @@ def test_not_finite_numbers_are_told(log):
   assert row['test_loss'] == math.inf
 
 
-def test_a_row_is_on_the_disk_when_append_returns(log, monkeypatch):
+def test_append_syncs_the_row(log, monkeypatch):
   log.start([])
   synced = []
   monkeypatch.setattr(
@@ -111,7 +111,7 @@ def test_a_row_is_on_the_disk_when_append_returns(log, monkeypatch):
 
 
 @pytest.mark.parametrize('row', [{'round': 1, 'tset_loss': 1.0}, {'p': 0.5}])
-def test_what_is_no_row_is_refused(log, row):
+def test_invalid_row_is_refused(log, row):
   log.start([make_row(1)])
   with pytest.raises(ValueError, match='not a row of metrics'):
     log.append(row)
@@ -127,7 +127,7 @@ def test_append_needs_start(log):
     log.append(make_row(1))
 
 
-def test_events_hold_the_rows(log):
+def test_events_contain_the_rows(log):
   log.start([make_row(1)])
   log.append(make_row(2, test_accuracy=0.1))
   scalars = read_events(log.logdir)
@@ -138,7 +138,7 @@ def test_events_hold_the_rows(log):
   assert scalars.keys() == {'annealing/p', 'traffic/bytes_up'}
 
 
-def test_a_resumed_run_has_every_step_once(tmp_path):
+def test_resumed_run_has_each_step_once(tmp_path):
   killed = metrics_log.MetricsLog(tmp_path)
   killed.start([])
   for number in (1, 2, 3):
@@ -160,27 +160,27 @@ def test_a_resumed_run_has_every_step_once(tmp_path):
 
 
 @pytest.mark.parametrize('line', ['1,x', '1', '1,2,3'])
-def test_a_damaged_line_is_named(tmp_path, line):
+def test_error_names_the_broken_line(tmp_path, line):
   path = tmp_path / 'metrics.csv'
   path.write_text(f'round,p\n1,0.5\n{line}\n')
   with pytest.raises(errors.InputError, match='line 3: must be 2 numbers'):
     metrics_log.read_csv(path)
 
 
-def test_rss_counts_megabytes():
+def test_rss_is_in_megabytes():
   before = metrics_log.rss_mb()
   block = np.ones(50_000_000, np.uint8)
   assert 40 < metrics_log.rss_mb() - before < 80
   del block
 
 
-def test_versions_without_importing():
+def test_versions_import_no_package():
   script = (
     'import json, sys\n'
-    'from safl_tf import records\n'
+    'from safl_tf.training import metrics_log\n'
     'for name in ("tensorflow", "keras"):\n'
     '  sys.modules[name] = None  # an import would fail\n'
-    'print(json.dumps(records.versions()))\n'
+    'print(json.dumps(metrics_log.versions()))\n'
   )
   versions = json.loads(subprocess.check_output([sys.executable, '-c', script]))
   assert versions['python'].split('.')[0] == str(sys.version_info[0])
@@ -209,7 +209,7 @@ def test_git_commit(tmp_path, capfd):
   git('tag', 'v1')
   commit = git('rev-parse', 'HEAD').strip()
   assert metrics_log.git_commit(tmp_path / 'source') == commit
-  # A package that lies in someone else's checkout has no commit.
+  # A package inside the checkout of another project has no commit.
   assert metrics_log.git_commit(tmp_path / 'installed') is None
   (tmp_path / 'source' / 'code.py').write_text('2')
   assert metrics_log.git_commit(tmp_path / 'source') == f'{commit}-dirty'
@@ -217,7 +217,7 @@ def test_git_commit(tmp_path, capfd):
   assert capfd.readouterr() == ('', '')
 
 
-def test_no_git(tmp_path, monkeypatch, capfd):
+def test_git_commit_without_git(tmp_path, monkeypatch, capfd):
   monkeypatch.setenv('PATH', str(tmp_path))
   assert metrics_log.git_commit(os.path.dirname(metrics_log.__file__)) is None
   assert capfd.readouterr() == ('', '')
@@ -228,13 +228,44 @@ def test_hparams(tmp_path):
   flags = {'rounds': 3, 'epsilon': 0.1, 'export': None, 'sizes': (1, 2)}
   metrics_log.write_hparams(tmp_path, flags)
   hparams = metrics_log.read_hparams(tmp_path)
-  assert hparams.keys() == {'flags', 'versions', 'git_commit'}
+  assert hparams.keys() == {'format', 'flags', 'versions', 'git_commit'}
   assert hparams['flags'] == flags | {'sizes': [1, 2]}
   assert hparams['versions'] == metrics_log.versions()
   assert metrics_log.differing(hparams['flags'], flags, ignore=()) == {}
   (tmp_path / 'hparams.json').write_text('{')
   with pytest.raises(errors.InputError, match='json cannot be parsed'):
     metrics_log.read_hparams(tmp_path)
+
+
+@pytest.mark.parametrize(
+  'change, version_name',
+  [
+    ({}, 'an older'),  # the first versions wrote no number
+    ({'format': metrics_log.FORMAT - 1}, 'an older'),
+    ({'format': metrics_log.FORMAT + 1}, 'a newer'),
+  ],
+)
+def test_hparams_of_another_version(tmp_path, change, version_name):
+  hparams = {'flags': {'num_devices': 4}, **change}
+  (tmp_path / 'hparams.json').write_text(json.dumps(hparams))
+  with pytest.raises(errors.InputError) as caught:
+    metrics_log.read_hparams(tmp_path, 'run')
+  assert str(caught.value) == (
+    f'run={tmp_path}: was made by {version_name} version of safl_tf; a new '
+    '--experiment starts afresh'
+  )
+
+
+def test_client_table(tmp_path):
+  table = [
+    {'client': 'a,b', 'examples': 3, 'own_accuracy': 1 / 3},
+    {'client': 'ü', 'examples': 12, 'own_accuracy': 1.0},
+  ]
+  metrics_log.write_clients(tmp_path, table)
+  text = (tmp_path / 'clients.csv').read_bytes().decode()
+  assert text == (
+    'client,examples,own_accuracy\n"a,b",3,0.3333333333333333\nü,12,1.0\n'
+  )
 
 
 def test_differing():

@@ -1,5 +1,6 @@
-"""A run's folder: what is saved, resumed from and loaded."""
+"""Run directories: save, resume and load."""
 
+import json
 import os
 
 import keras
@@ -21,8 +22,8 @@ CONFIG = client_config.LocalConfig(
 
 
 @pytest.fixture
-def told(monkeypatch):
-  """What is logged."""
+def logged(monkeypatch):
+  """The logged lines."""
   lines = []
   for level in ('info', 'warning'):
     monkeypatch.setattr(
@@ -62,7 +63,7 @@ def check_same(one, other):
 
 
 @pytest.mark.parametrize('kind', ['ram', 'mmap'])
-def test_a_state_comes_back_bit_for_bit(tmp_path, kind):
+def test_state_round_trips_exactly(tmp_path, kind):
   folder = run_directory.RunDirectory(tmp_path, {'seed': 0})
   with folder.opened():
     state, history = folder.restore(start(kind, tmp_path))
@@ -72,7 +73,7 @@ def test_a_state_comes_back_bit_for_bit(tmp_path, kind):
       history.append({'round': state.t})
       folder.save(state, history)
   assert shared.chain(tmp_path / 'checkpoints', 4) == [1, 2, 3, 4]
-  for other in 'ram', 'mmap':  # whichever it was saved from
+  for other in 'ram', 'mmap':  # independent of the store it was saved from
     again = run_directory.RunDirectory(tmp_path, {'seed': 0})
     with again.opened():
       restored, rows = again.restore(start(other, tmp_path))
@@ -91,25 +92,25 @@ def test_a_state_comes_back_bit_for_bit(tmp_path, kind):
   }
 
 
-@pytest.mark.parametrize('many', ['_MANY_BYTES', '_MANY_SECONDS'])
-def test_a_costly_checkpoint_is_told_once(tmp_path, monkeypatch, told, many):
-  monkeypatch.setattr(run_directory, many, 0)
+@pytest.mark.parametrize('limit', ['_LARGE_BYTES', '_LONG_SECONDS'])
+def test_large_checkpoint_is_logged_once(tmp_path, monkeypatch, logged, limit):
+  monkeypatch.setattr(run_directory, limit, 0)
   folder = run_directory.RunDirectory(tmp_path, {})
   state = start()
   for _ in range(3):
     state = after_round(state, range(9))
     folder.save(state, [])
-  (line,) = told
+  (line,) = logged
   assert line.startswith('checkpoint of round 1: 0 MB in 0.')
 
 
-def test_a_cheap_checkpoint_is_not_told(tmp_path, told):
+def test_small_checkpoint_is_not_logged(tmp_path, logged):
   folder = run_directory.RunDirectory(tmp_path, {})
   folder.save(after_round(start(), range(9)), [])
-  assert told == []
+  assert logged == []
 
 
-def test_the_store_may_change_in_a_run(tmp_path):
+def test_client_store_may_change_in_a_run(tmp_path):
   for kind in ('ram', 'mmap'):
     folder = run_directory.RunDirectory(
       tmp_path, {'seed': 0, 'client_store': kind}
@@ -150,18 +151,18 @@ def train(clients, rounds, folder, kind='ram'):
   return loop.run(
     trainer,
     loop.Schedule(rounds, checkpoint_every=1),
-    folder=folder and run_directory.RunDirectory(folder, {}),
+    directory=folder and run_directory.RunDirectory(folder, {}),
     progress=False,
   )
 
 
 @pytest.mark.parametrize('kind', ['ram', 'mmap'])
-def test_a_resumed_run_is_the_same(tmp_path, clients, kind):
+def test_resumed_run_equals_an_uninterrupted_one(tmp_path, clients, kind):
   whole, lengths = train(clients, 12, None), []
   for rounds in (3, 7, 8, 12):
     parts = train(clients, rounds, tmp_path, kind)
     lengths.append(len(shared.chain(tmp_path / 'checkpoints', rounds)))
-  assert max(lengths) > 2  # it was resumed from such ones
+  assert max(lengths) > 2  # it resumed from incremental checkpoints
   check_same(parts.state, whole.state)
   shared.check_files(tmp_path / 'checkpoints')
 
@@ -185,16 +186,16 @@ def check_loaded(path, number, weights):
     np.testing.assert_array_equal(one, other)
 
 
-def test_load_does_not_need_the_clients(trained, told):
+def test_load_does_not_need_the_client_models(trained, logged):
   path, weights = trained
   files = shared.manifest(path / 'checkpoints', 4)['files']
   for file in files[:-1]:
     os.unlink(path / 'checkpoints' / file['name'])
   check_loaded(path, 4, weights)
-  assert told == []
+  assert logged == []
 
 
-def test_load_falls_back_and_changes_nothing(trained, told):
+def test_load_falls_back_and_changes_nothing(trained, logged):
   path, weights = trained
   newest = path / 'checkpoints' / 'round_000004.npz'
   place = shared.manifest(path / 'checkpoints', 4)['arrays']['z_bar']
@@ -203,10 +204,48 @@ def test_load_falls_back_and_changes_nothing(trained, told):
   newest.write_bytes(data)
   before = sorted(os.listdir(path / 'checkpoints'))
   check_loaded(path, 3, weights)
-  assert len(told) == 1 and 'falling back to round 3' in told[0]
-  assert str(newest) in told[0] and 'SHA-256 of z_bar' in told[0]
+  assert len(logged) == 1 and 'falling back to round 3' in logged[0]
+  assert str(newest) in logged[0] and 'SHA-256 of z_bar' in logged[0]
   assert sorted(os.listdir(path / 'checkpoints')) == before
   for number in checkpoint.Checkpoints(path / 'checkpoints').rounds():
     os.truncate(path / 'checkpoints' / f'round_{number:06d}.npz', 9)
   with pytest.raises(errors.InputError, match='all checkpoints are corrupt'):
     run_directory.load(path)
+
+
+def make_older(path):
+  """Turns a run directory into one of a version without a format number."""
+  hparams = json.loads((path / 'hparams.json').read_text())
+  del hparams['format']
+  hparams['flags'] = {
+    'num_devices': 20,
+    'device_store': 'ram',
+    'fusion': 'size',
+  }
+  (path / 'hparams.json').write_text(json.dumps(hparams))
+  for number in checkpoint.Checkpoints(path / 'checkpoints').rounds():
+    manifest = shared.manifest(path / 'checkpoints', number) | {'format': 2}
+    del manifest['checksum']
+    manifest['checksum'] = checkpoint._checksum(manifest)
+    file = path / 'checkpoints' / f'round_{number:06d}.json'
+    file.write_text(json.dumps(manifest))
+
+
+def test_run_of_an_older_version_is_refused(trained, clients):
+  path, _ = trained
+  make_older(path)
+  before = sorted(path.rglob('*'))
+  for argument, use in {
+    'experiment': lambda: train(clients, 5, path),
+    'run': lambda: run_directory.load(path),
+    'model': lambda: run_directory.check_is_run(path, 'model'),
+  }.items():
+    with pytest.raises(errors.InputError) as caught:
+      use()
+    assert caught.value.argument == argument
+    assert caught.value.value == path
+    assert caught.value.hint == (
+      'was made by an older version of safl_tf; a new --experiment starts '
+      'afresh'
+    )
+  assert sorted(path.rglob('*')) == before

@@ -1,6 +1,11 @@
 import pytest
+import tensorflow as tf
 
 from safl_tf.util import errors, hardware
+
+
+def test_num_cores():
+  assert hardware.num_cores() >= 1
 
 
 def test_cpu():
@@ -9,19 +14,19 @@ def test_cpu():
   assert hardware.find('cpu:0') == hardware.find('CPU') == (name,)
 
 
-def test_auto_is_all_gpus_if_there_are_any(monkeypatch):
+def test_auto_prefers_all_gpus(monkeypatch):
   class Device:
     def __init__(self, kind, number):
       self.name = f'/device:{kind}:{number}'
 
-  there = {'CPU': [Device('CPU', 0)], 'GPU': []}
+  devices = {'CPU': [Device('CPU', 0)], 'GPU': []}
   monkeypatch.setattr(
-    hardware.tf.config, 'list_logical_devices', lambda kind: there[kind]
+    tf.config, 'list_logical_devices', lambda kind: devices[kind]
   )
   assert hardware.find() == ('/device:CPU:0',)
   with pytest.raises(errors.InputError, match=r'it has cpu, cpu:0$'):
     hardware.find('gpu')
-  there['GPU'] = [Device('GPU', 0), Device('GPU', 1)]
+  devices['GPU'] = [Device('GPU', 0), Device('GPU', 1)]
   both = ('/device:GPU:0', '/device:GPU:1')
   assert hardware.find() == hardware.find('gpu') == both
   assert hardware.find('gpu:1') == ('/device:GPU:1',)
@@ -33,31 +38,31 @@ def test_auto_is_all_gpus_if_there_are_any(monkeypatch):
 
 
 @pytest.mark.parametrize('name', ['gpu:97', 'tpu', ''])
-def test_not_there(name):
-  with pytest.raises(errors.InputError, match=f'^device={name}: not on this'):
+def test_unknown_device(name):
+  with pytest.raises(errors.InputError, match=f'^device={name}: '):
     hardware.find(name)
 
 
 def test_memory_growth_is_set_on_every_gpu(monkeypatch):
-  there, grown = ['gpu 0', 'gpu 1'], []
-  config = hardware.tf.config
+  gpus, growing = ['gpu 0', 'gpu 1'], []
+  config = tf.config
   monkeypatch.setattr(
-    config, 'list_physical_devices', lambda kind: there if kind == 'GPU' else []
+    config, 'list_physical_devices', lambda kind: gpus if kind == 'GPU' else []
   )
   monkeypatch.setattr(
     config.experimental,
     'set_memory_growth',
-    lambda gpu, grow: grown.append((gpu, grow)),
+    lambda gpu, grow: growing.append((gpu, grow)),
   )
   hardware.find('cpu')
-  assert grown == [('gpu 0', True), ('gpu 1', True)]
+  assert growing == [('gpu 0', True), ('gpu 1', True)]
 
 
-def test_it_is_too_late_for_memory_growth(monkeypatch):
+def test_memory_growth_after_initialisation_is_ignored(monkeypatch):
   def refuse(gpu, grow):
     raise RuntimeError('Physical devices cannot be modified')
 
-  config = hardware.tf.config
+  config = tf.config
   monkeypatch.setattr(config, 'list_physical_devices', lambda kind: ['gpu 0'])
   monkeypatch.setattr(config.experimental, 'set_memory_growth', refuse)
   hardware.find('cpu')

@@ -22,7 +22,7 @@ def test_real_refused(value):
 
 
 @pytest.mark.parametrize(
-  'bounds, told',
+  'bounds, hint',
   [
     ({}, 'must be a number'),
     ({'low': 0}, 'must be a number >= 0'),
@@ -31,13 +31,13 @@ def test_real_refused(value):
     ({'low': 0, 'high': 1, 'open_low': True}, 'must be a number in (0, 1]'),
   ],
 )
-def test_intervals_are_told(bounds, told):
+def test_hint_names_the_interval(bounds, hint):
   with pytest.raises(errors.InputError) as caught:
     validation.real('r', math.nan, **bounds)
-  assert caught.value.hint == told
+  assert caught.value.hint == hint
 
 
-def test_open_end():
+def test_open_lower_bound():
   assert validation.real('r', 1e-300, 0, open_low=True) == 1e-300
   with pytest.raises(errors.InputError, match=r'^r=0: '):
     validation.real('r', 0, 0, open_low=True)
@@ -67,7 +67,7 @@ def test_choice():
     validation.choice('c', 7, iter(('a', 'b')))
 
 
-def test_error_tells_its_parts():
+def test_error_attributes():
   error = errors.InputError('x', 3, 'must be 4')
   assert (error.argument, error.value, error.hint) == ('x', 3, 'must be 4')
   assert isinstance(error, ValueError)

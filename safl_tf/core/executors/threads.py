@@ -4,11 +4,11 @@ A client's whole round is one compiled function. TensorFlow releases the
 interpreter lock while it computes, so threads run in parallel.
 """
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 
 from safl_tf.core import client_update
 from safl_tf.core.executors import base
+from safl_tf.util import hardware
 
 
 class Threads:
@@ -33,7 +33,7 @@ class Threads:
       for update in updates
     ]
     if workers is None:
-      workers = 1 if options.on_gpu else cores()
+      workers = 1 if options.on_gpu else hardware.num_cores()
     count = len(updates)
     self._pool = base.Pool(
       [self._rounds[i % count] for i in range(max(workers, count))]
@@ -51,10 +51,3 @@ class Threads:
   def num_traces(self) -> int:
     """How often the round was traced, on all TensorFlow devices."""
     return sum(r.num_traces for r in self._rounds)
-
-
-def cores() -> int:
-  """Returns the number of CPU cores available to this process."""
-  if hasattr(os, 'sched_getaffinity'):
-    return len(os.sched_getaffinity(0))
-  return os.cpu_count() or 1

@@ -1,45 +1,44 @@
-"""csv:FILE, a table with an example in each line.
+"""csv:FILE, a UTF-8 table with one example per line.
 
-Columns are separated by commas, semicolons or tabs, whichever the first line
-has most of. The first line is a header if no cell of it is a number, or one is
-label, target, client or a column's name that is asked for. Without a header the
-columns are called 1, 2, ...
+Commas, semicolons or tabs separate the columns: the one that is most frequent
+in the first line. The first line is a header if no cell of it is a number, or
+if a cell is label, target, client or the name of a requested column. Columns
+without a header are called 1, 2, ...
 
-The label is in the column that is asked for, or is called label, y or target
-(in capitals or not), or else in the last one but the client's. Who an example
-comes from is in the column that is asked for, or is called client. All others
-are features, and must be finite numbers. Labels are whole numbers or names.
-Empty lines are skipped.
+The label column is the requested one, or the one called label, y or target (in
+any case), or the last one that is not the client column. The client column is
+the requested one, or the one called client. All other columns are features:
+finite numbers. Labels are whole numbers or names. Blank lines are skipped.
 """
 
 import csv
-import io
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from safl_tf.data.files import spec, tabular
+from safl_tf.util import errors
 
-_BLOCK = 1 << 22  # bytes that are looked at together
+_BLOCK = 1 << 22  # cells, or bytes, that are read at once
+_FLOAT32_LIMIT = (2 - 2.0**-24) * 2.0**127  # rounds to infinity
 _DELIMITERS = (',', ';', '\t')
 _LABELS = ('label', 'y', 'target')
 _CLIENTS = ('client',)
-# 'y' is not among them: it may be a class's name.
-_ONLY_IN_HEADERS = ('label', 'target', 'client')
+_HEADER_WORDS = ('label', 'target', 'client')  # y may be the name of a class
 
 
-class Head(NamedTuple):
-  """How a file is laid out.
+class Layout(NamedTuple):
+  """The columns of a file.
 
   Attributes:
-    names: of the columns.
-    label: the number of the label's column.
-    client: the number of the client's column, if there is one.
-    delimiter: between columns.
-    line: the number of the first line, which may be a header.
-    is_header: whether it is.
+    names: the name of each column.
+    label: the index of the label column.
+    client: the index of the client column, if any.
+    delimiter: the separator of columns.
+    line: the number of the first line that is not blank.
+    has_header: whether that line is a header.
   """
 
   names: list[str]
@@ -47,240 +46,199 @@ class Head(NamedTuple):
   client: int | None
   delimiter: str
   line: int
-  is_header: bool
+  has_header: bool
 
   @property
   def features(self) -> list[int]:
-    """The numbers of the other columns."""
-    apart = (self.label, self.client)
-    return [i for i in range(len(self.names)) if i not in apart]
+    """The indices of the feature columns."""
+    return [
+      i for i in range(len(self.names)) if i not in (self.label, self.client)
+    ]
+
+  @property
+  def skipped_lines(self) -> int:
+    """The number of lines up to the header."""
+    return self.line if self.has_header else 0
 
 
-class _Block(NamedTuple):
-  """Some of a file's rows."""
-
-  x: np.ndarray  # [rows, features]
-  labels: list[str]
-  clients: list[str]
-  lines: np.ndarray  # their numbers in the file
-
-
-def head(path: str, options: spec.Options) -> Head:
-  """The layout; reads the beginning of the file only."""
-  with open(path, 'rb') as file:
-    return _head(file, options)
-
-
-def read(path: str, options: spec.Options) -> tabular.Tables:
-  """The whole file; x is uint8 [N, features] if that holds it, or float32."""
-  with open(path, 'rb') as file:
-    layout = _head(file, options)
-    blocks = list(_blocks(file, layout))
-  if not blocks:
-    raise tabular.DataError('there is no line but the header')
-  small = all(block.x.dtype == np.uint8 for block in blocks)
-  dtype = np.uint8 if small else np.float32
-  x = np.concatenate([block.x for block in blocks], dtype=dtype)
-  lines = np.concatenate([block.lines for block in blocks])
-  labels = list(itertools.chain.from_iterable(b.labels for b in blocks))
-  client = None
-  if layout.client is not None:
-    client = np.array([name for block in blocks for name in block.clients])
-  place = lambda row: f'line {lines[row]}, column {layout.names[layout.label]}'
-  return tabular.Tables(tabular.Table(x, labels, place, client), None)
-
-
-def _head(file: BinaryIO, options: spec.Options) -> Head:
-  """The layout; leaves the file at its first row."""
-  for line, raw in enumerate(file, start=1):
-    first = _decode(raw.removeprefix(b'\xef\xbb\xbf'), line).strip('\r\n')
-    if first.strip():
-      break
-  else:
+def read_layout(path: str, options: spec.Options) -> Layout:
+  """Returns the layout, from the first line that is not blank."""
+  lines = enumerate(_lines(path), start=1)
+  line, first = next((pair for pair in lines if pair[1].strip()), (0, ''))
+  if not first:
     raise tabular.DataError('is empty')
   delimiter = max(_DELIMITERS, key=first.count)
-  cells = next(csv.reader([first], delimiter=delimiter))
+  cells = next(csv.reader([first.strip('\r\n')], delimiter=delimiter))
   names = [cell.strip() for cell in cells]
-  numbers = {name for name in names if _is_number(name)}
-  asked = {options.label_column, options.client_column} - numbers
-  is_header = not numbers or any(
-    name in asked or name.lower() in _ONLY_IN_HEADERS for name in names
+  numbers = {name for name in names if _is_finite(name)}
+  requested = {options.label_column, options.client_column} - numbers
+  has_header = not numbers or any(
+    name in requested or name.lower() in _HEADER_WORDS for name in names
   )
-  if not is_header:
+  if not has_header:
     names = [str(i + 1) for i in range(len(names))]
-  _check_names(names, line)
+  for i, name in enumerate(names):
+    if not name:
+      raise tabular.DataError(f'line {line}: column {i + 1} has no name')
+    if name in names[:i]:
+      raise tabular.DataError(f'line {line}: column {name} appears twice')
   label = _find(names, 'label_column', options.label_column, _LABELS)
   client = _find(names, 'client_column', options.client_column, _CLIENTS)
   if label is None:
     label = len(names) - (2 if client == len(names) - 1 else 1)
-  found = Head(names, label, client, delimiter, line, is_header)
-  if label == client or not found.features:
+  layout = Layout(names, label, client, delimiter, line, has_header)
+  if label == client or not layout.features:
     raise tabular.DataError(
       f'line {line}: columns {", ".join(names)}; must be a label and at least '
       'one feature, separated by commas, semicolons or tabs'
     )
-  if not is_header:
-    file.seek(-len(raw), io.SEEK_CUR)
-  return found
+  return layout
 
 
-def _check_names(names: list[str], line: int) -> None:
-  if '' in names:
-    number = names.index('') + 1
-    raise tabular.DataError(f'line {line}: column {number} has no name')
-  if len(set(names)) < len(names):
-    twice = next(name for name in names if names.count(name) > 1)
-    raise tabular.DataError(f'line {line}: column {twice} is there twice')
+def read(path: str, options: spec.Options) -> tabular.Table:
+  """Reads the file; x is [N, features], uint8 if it fits, else float32."""
+  layout = read_layout(path, options)
+  _, cells = next(_rows(path, layout), (0, []))
+  if len(cells) != len(layout.names) or _is_irregular(path):
+    _check(path, layout)  # where pandas is too lenient
+  try:
+    x, labels, clients = _parse(path, layout)
+  except ValueError as error:
+    _check(path, layout)  # locates what pandas refuses
+    raise tabular.DataError(
+      f'cannot be read ({errors.reason(error)})'
+    ) from error
+
+  def place(row: int) -> str:
+    line, _ = next(itertools.islice(_rows(path, layout), row, None))
+    return f'line {line}, column {layout.names[layout.label]}'
+
+  client_ids = None if layout.client is None else np.array(clients)
+  return tabular.Table(x, labels, place, client_ids)
 
 
 def _find(
-  names: list[str], flag: str, asked: str | None, usual: Sequence[str]
+  names: list[str], flag: str, requested: str | None, usual: Sequence[str]
 ) -> int | None:
-  """The number of the column that is asked for, or has a usual name."""
-  if asked is not None and asked not in names:
-    few = ', '.join(names[:10]) + (', ...' if len(names) > 10 else '')
+  """Returns the index of the requested column, or of one with a usual name."""
+  if requested is None:
+    lower = [name.lower() for name in names]
+    return next((lower.index(name) for name in usual if name in lower), None)
+  if requested not in names:
     raise tabular.DataError(
-      f'has no column {asked} (--{flag}); its columns are {few}'
+      f'has no column {requested} (--{flag}); its columns are '
+      f'{tabular.preview(names)}'
     )
-  if asked is not None:
-    return names.index(asked)
-  lower = [name.lower() for name in names]
-  return next((lower.index(name) for name in usual if name in lower), None)
+  return names.index(requested)
 
 
-def _blocks(file: BinaryIO, layout: Head) -> Iterator[_Block]:
-  """The rows, some at a time; small whole numbers in a fast way."""
-  line = layout.line + layout.is_header
-  while raw := file.readlines(_BLOCK):
-    data = b''.join(raw)
-    if line == layout.line:
-      data = data.removeprefix(b'\xef\xbb\xbf')
-    cells = _small_numbers(data, len(layout.names), layout.delimiter)
-    if cells is not None:
-      yield _fast_block(cells, line, layout)
-    else:
-      block = _slow_block(data, line, layout)
-      if block.labels:
-        yield block
-    line += len(raw)
+def _parse(
+  path: str, layout: Layout
+) -> tuple[np.ndarray, list[str], list[str]]:
+  """Returns features, labels and clients; raises ValueError for a bad cell.
 
-
-def _small_numbers(
-  data: bytes, width: int, delimiter: str
-) -> np.ndarray | None:
-  """The cells [rows, width] of plain lines of numbers in 0..999, else None.
-
-  None too for numbers with leading zeros, which might be names.
+  Pandas pads short lines with empty cells.
   """
-  data = data.replace(b'\r\n', b'\n').rstrip(b'\n') + b'\n'
-  text = np.frombuffer(data, np.uint8)
-  is_end = (text == ord(delimiter)) | (text == ord('\n'))
-  ends = np.flatnonzero(is_end)
-  lengths = np.diff(ends, prepend=-1) - 1
-  digits = text - ord('0')
-  if (
-    len(ends) % width
-    or lengths.min() < 1
-    or lengths.max() > 3
-    or ((digits > 9) != is_end).any()
-    or ((lengths > 1) & (digits[ends - lengths] == 0)).any()
-  ):
-    return None
-  is_line_end = (text[ends] == ord('\n')).reshape(-1, width)
-  if is_line_end[:, :-1].any() or not is_line_end[:, -1].all():
-    return None
-  cells = digits[ends - 1].astype(np.int16)
-  cells += np.where(lengths > 1, digits[ends - 2], 0) * np.int16(10)
-  cells += np.where(lengths > 2, digits[ends - 3], 0) * np.int16(100)
-  return cells.reshape(-1, width)
+  import pandas as pd
 
-
-def _fast_block(cells: np.ndarray, line: int, layout: Head) -> _Block:
-  x = tabular.narrow(cells[:, layout.features])
-  column = lambda i: [str(value) for value in cells[:, i].tolist()]
-  return _Block(
-    x if x.dtype == np.uint8 else x.astype(np.float32),
-    column(layout.label),
-    [] if layout.client is None else column(layout.client),
-    np.arange(line, line + len(cells)),
-  )
-
-
-def _slow_block(data: bytes, line: int, layout: Head) -> _Block:
-  """Any numbers and names, as the csv module reads them."""
   width = len(layout.names)
-  text = io.StringIO(_decode(data, line), newline='')
-  reader = csv.reader(
-    text, delimiter=layout.delimiter, strict=True, skipinitialspace=True
-  )
-  rows: list[list[str]] = []
-  lines: list[int] = []
-  try:
-    for row in reader:
-      if len(row) == width:
-        rows.append(row)
-        lines.append(line + reader.line_num - 1)
-      elif len(row) > 1 or (row and row[0].strip()):
-        raise tabular.DataError(
-          f'line {line + reader.line_num - 1} has {len(row)} columns, but line '
-          f'{layout.line} has {width}'
-        )
-  except csv.Error as error:
-    where = line + reader.line_num - 1
-    raise tabular.DataError(f'line {where}: {error}') from error
-  columns: dict[int, list[str]] = {}
-  apart = [i for i in range(width) if i not in layout.features]
-  for i in reversed(apart):
-    columns[i] = [row.pop(i).strip() for row in rows]
-    if '' in columns[i]:
-      where = lines[columns[i].index('')]
+  text = [i for i in (layout.label, layout.client) if i is not None]
+  features: list[np.ndarray] = []
+  columns: dict[int, list[str]] = {i: [] for i in text}
+  with open(path, encoding='utf-8-sig', newline='') as file:
+    for _ in range(layout.skipped_lines):
+      file.readline()
+    for frame in pd.read_csv(
+      file,
+      sep=layout.delimiter,
+      header=None,
+      names=range(width),
+      dtype=dict.fromkeys(text, object),
+      na_filter=False,
+      skipinitialspace=True,
+      float_precision='round_trip',
+      low_memory=False,
+      chunksize=max(_BLOCK // width, 1),
+    ):
+      for i in text:
+        cells = frame[i].str.strip().tolist()
+        if '' in cells:
+          raise ValueError('a cell is empty')
+        columns[i] += cells
+      numbers = frame[layout.features]
+      with np.errstate(over='ignore'):
+        x = numbers.to_numpy(np.float64).astype(np.float32)
+      if not np.isfinite(x).all() or 'bool' in map(str, numbers.dtypes):
+        raise ValueError('a cell is not a finite number')
+      features.append(tabular.narrow(x))
+  labels = columns[layout.label]
+  clients = [] if layout.client is None else columns[layout.client]
+  return np.concatenate(features), labels, clients
+
+
+def _check(path: str, layout: Layout) -> None:
+  """Raises a `DataError` that locates the first bad line or cell."""
+  line, width = 0, len(layout.names)
+  for line, cells in _rows(path, layout):
+    if len(cells) != width:
       raise tabular.DataError(
-        f'line {where}, column {layout.names[i]} is empty'
+        f'line {line} has {len(cells)} columns, but line {layout.line} has '
+        f'{width}'
       )
-  names = [layout.names[i] for i in layout.features]
-  return _Block(
-    _numbers(rows, lines, names),
-    columns[layout.label],
-    [] if layout.client is None else columns[layout.client],
-    np.array(lines, np.int64),
-  )
-
-
-def _numbers(
-  rows: list[list[str]], lines: list[int], names: list[str]
-) -> np.ndarray:
-  """The cells [rows, features], narrowed if possible."""
-  try:
-    with np.errstate(over='ignore'):
-      x = np.array(rows, np.float32).reshape(len(rows), len(names))
-    if np.isfinite(x).all():
-      return tabular.narrow(x)
-  except ValueError:
-    pass
-  for row, line in zip(rows, lines, strict=True):
-    for cell, name in zip(row, names, strict=True):
-      if not _is_number(cell):
-        told = f': {cell.strip()!r} is not a finite number'
+    for i, cell in enumerate(cells):
+      is_text = i in (layout.label, layout.client)
+      if not (cell.strip() if is_text else _is_finite(cell)):
+        text = cell.strip()
+        reason = f': {text!r} is not a finite number' if text else ' is empty'
         raise tabular.DataError(
-          f'line {line}, column {name}{told if cell.strip() else " is empty"}'
+          f'line {line}, column {layout.names[i]}{reason}'
         )
-  return tabular.narrow(np.array([list(map(float, row)) for row in rows]))
+  if not line:
+    raise tabular.DataError('has a header but no examples')
 
 
-def _decode(data: bytes, line: int) -> str:
+def _rows(path: str, layout: Layout) -> Iterator[tuple[int, list[str]]]:
+  """Yields the line number and the cells of each example."""
+  skipped = layout.skipped_lines
+  reader = csv.reader(
+    itertools.islice(_lines(path), skipped, None),
+    delimiter=layout.delimiter,
+    strict=True,
+    skipinitialspace=True,
+  )
   try:
-    return data.decode()
-  except UnicodeDecodeError as error:
-    where = line + data.count(b'\n', 0, error.start)
-    raise tabular.DataError(
-      f'line {where} is not UTF-8 text; save the file as UTF-8'
-    ) from error
+    for cells in reader:
+      if len(cells) > 1 or (cells and cells[0].strip()):
+        yield skipped + reader.line_num, cells
+  except csv.Error as error:
+    line = skipped + reader.line_num
+    raise tabular.DataError(f'line {line}: {error}') from error
 
 
-def _is_number(cell: str) -> bool:
-  """Whether it is a number that float32 holds."""
+def _lines(path: str) -> Iterator[str]:
+  """Yields the decoded lines."""
+  with open(path, 'rb') as file:
+    for number, line in enumerate(file, start=1):
+      try:
+        yield line.decode('utf-8-sig' if number == 1 else 'utf-8')
+      except UnicodeDecodeError as error:
+        raise tabular.DataError(
+          f'line {number} is not UTF-8 text; save the file as UTF-8'
+        ) from error
+
+
+def _is_irregular(path: str) -> bool:
+  """Returns whether a file has quotes or NULs."""
+  with open(path, 'rb') as file:
+    return any(
+      b'"' in block or b'\0' in block
+      for block in iter(lambda: file.read(_BLOCK), b'')
+    )
+
+
+def _is_finite(cell: str) -> bool:
+  """Returns whether a cell is a number within the range of float32."""
   try:
-    with np.errstate(over='ignore'):
-      return bool(np.isfinite(np.float32(float(cell))))
+    return abs(float(cell)) < _FLOAT32_LIMIT
   except ValueError:
     return False

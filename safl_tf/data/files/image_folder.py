@@ -2,18 +2,16 @@
 
   FOLDER/cat/1.png          a share of each class is held out for testing
   FOLDER/train/cat/1.png    the same, if there is no FOLDER/test
-  FOLDER/test/cat/1.png     for testing
+  FOLDER/test/cat/1.png     test images
 
-A folder called train counts as a part only if there are folders in it.
-
-Images are png, jpeg, gif (the first frame) or bmp. All must have one size,
-unless they are resized. If any has colours, all get three channels;
-transparency is dropped. Names that start with a dot are not looked at.
+A folder called train is a class unless it contains folders. Images are png,
+jpeg, gif (the first frame) or bmp, all of one size unless they are resized. If
+one image has colours, all get three channels; transparency is dropped. Names
+that start with a dot are ignored.
 """
 
 import os
 import pathlib
-from typing import NamedTuple
 
 import numpy as np
 
@@ -23,59 +21,45 @@ from safl_tf.util import errors
 _SUFFIXES = ('.png', '.jpg', '.jpeg', '.gif', '.bmp')
 
 
-class Listing(NamedTuple):
-  """(class, file) of all images, by class and name.
+def scan(
+  path: str,
+) -> tuple[list[pathlib.Path], list[pathlib.Path] | None]:
+  """Lists the training and the test images, sorted by class and name.
 
-  Attributes:
-    train: for training.
-    test: for testing; None if there is no such folder.
+  The name of an image's folder is its class. The test list is None if there is
+  no folder for it.
   """
-
-  train: list[tuple[str, pathlib.Path]]
-  test: list[tuple[str, pathlib.Path]] | None
-
-
-def scan(path: str) -> Listing:
-  """What images there are; looks at names only."""
   root = pathlib.Path(path)
-  train_folder = root / 'train'
-  is_part = train_folder.is_dir() and any(
-    path.is_dir() for path in _visible(train_folder)
-  )
-  if not is_part:
-    return Listing(_classes(root, root), None)
-  train = _classes(train_folder, root)
-  has_test = (root / 'test').is_dir()
-  return Listing(train, _classes(root / 'test', root) if has_test else None)
-
-
-def read(path: str, image_size: tuple[int, int] | None) -> tabular.Tables:
-  """All images: uint8 [N, height, width, channels]."""
-  root, listing = pathlib.Path(path), scan(path)
-  test = listing.test or []
-  images = _images([*listing.train, *test], root, image_size)
-  count = len(listing.train)
-  return tabular.Tables(
-    _table(images[:count], listing.train, root),
-    None if listing.test is None else _table(images[count:], test, root),
+  train, test = root / 'train', root / 'test'
+  if not (train.is_dir() and any(p.is_dir() for p in _visible(train))):
+    return _list_images(root, root), None
+  return _list_images(train, root), (
+    _list_images(test, root) if test.is_dir() else None
   )
 
 
-def _table(
-  images: np.ndarray,
-  listed: list[tuple[str, pathlib.Path]],
-  root: pathlib.Path,
-) -> tabular.Table:
-  labels = [name for name, _ in listed]
-  place = lambda row: str(listed[row][1].relative_to(root))
-  return tabular.Table(images, labels, place)
+def read(
+  path: str, image_size: tuple[int, int] | None
+) -> tuple[tabular.Table, tabular.Table | None]:
+  """Reads all images as uint8 [N, height, width, channels]."""
+  root = pathlib.Path(path)
+  train, test = scan(path)
+  images = _read_images([*train, *(test or [])], root, image_size)
+
+  def table(files: list[pathlib.Path], x: np.ndarray) -> tabular.Table:
+    place = lambda row: str(files[row].relative_to(root))
+    return tabular.Table(x, [file.parent.name for file in files], place)
+
+  count = len(train)
+  return table(train, images[:count]), (
+    None if test is None else table(test, images[count:])
+  )
 
 
-def _classes(
+def _list_images(
   folder: pathlib.Path, root: pathlib.Path
-) -> list[tuple[str, pathlib.Path]]:
-  """(class, file) of each image in the folders of a folder."""
-  found = []
+) -> list[pathlib.Path]:
+  images = []
   classes = [path for path in _visible(folder) if path.is_dir()]
   if not classes:
     where = '' if folder == root else f'{folder.name} has '
@@ -89,10 +73,10 @@ def _classes(
     for file in files:
       if file.suffix.lower() not in _SUFFIXES or not file.is_file():
         raise tabular.DataError(
-          f'{file.relative_to(root)} is no png, jpeg, gif or bmp file'
+          f'{file.relative_to(root)} is not a png, jpeg, gif or bmp file'
         )
-      found.append((path.name, file))
-  return found
+    images += files
+  return images
 
 
 def _visible(folder: pathlib.Path) -> list[pathlib.Path]:
@@ -100,51 +84,44 @@ def _visible(folder: pathlib.Path) -> list[pathlib.Path]:
   return [folder / name for name in names]
 
 
-def _images(
-  listed: list[tuple[str, pathlib.Path]],
-  root: pathlib.Path,
-  size: tuple[int, int] | None,
+def _read_images(
+  files: list[pathlib.Path], root: pathlib.Path, size: tuple[int, int] | None
 ) -> np.ndarray:
-  """All images in one array, which is allocated once."""
+  """Reads images into one array, which is allocated once."""
   images = np.empty((0, 0, 0, 0), np.uint8)
-  for i, (_, path) in enumerate(listed):
-    image = _decode(path, root)
-    if size is not None and image.shape[:2] != size:
-      image = _resize(image, size)
+  for i, file in enumerate(files):
+    name = str(file.relative_to(root))
+    image = _decode(file, name, size)
     if i == 0:
-      images = np.empty((len(listed), *image.shape), np.uint8)
+      images = np.empty((len(files), *image.shape), np.uint8)
     if image.shape[:2] != images.shape[1:3]:
       (h, w), (first_h, first_w) = image.shape[:2], images.shape[1:3]
       raise tabular.DataError(
-        f'{path.relative_to(root)} has {h} x {w} pixels, but '
-        f'{listed[0][1].relative_to(root)} has {first_h} x {first_w}; '
-        '--image_size=H,W resizes all'
+        f'{name} has {h} x {w} pixels, but {files[0].relative_to(root)} has '
+        f'{first_h} x {first_w}; --image_size=H,W resizes all'
       )
-    if image.shape[2] > images.shape[3]:  # the first one in colour
+    if image.shape[2] > images.shape[3]:  # the first image in colour
       images = np.repeat(images, 3, axis=3)
     images[i] = image
   return images
 
 
-def _decode(path: pathlib.Path, root: pathlib.Path) -> np.ndarray:
-  """An image as uint8 [height, width, 1 or 3]."""
+def _decode(
+  file: pathlib.Path, name: str, size: tuple[int, int] | None
+) -> np.ndarray:
+  """Returns an image as uint8 [height, width, 1 or 3], resized to `size`."""
   import tensorflow as tf
 
   try:
-    data = path.read_bytes()
+    data = file.read_bytes()
     image = tf.io.decode_image(data, expand_animations=False).numpy()
   except Exception as error:
     raise tabular.DataError(
-      f'{path.relative_to(root)} cannot be decoded as an image '
-      f'({errors.reason(error)})'
+      f'{name} cannot be decoded as an image ({errors.reason(error)})'
     ) from error
-  channels = image.shape[2]
-  return image[:, :, : channels - 1] if channels in (2, 4) else image
-
-
-def _resize(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-  """Bilinear, smoothed where it shrinks; the aspect is not kept."""
-  import tensorflow as tf
-
+  if image.shape[2] in (2, 4):  # with transparency
+    image = image[:, :, :-1]
+  if size is None or image.shape[:2] == size:
+    return image
   resized = tf.image.resize(image, size, antialias=True).numpy()
   return np.clip(np.rint(resized), 0, 255).astype(np.uint8)

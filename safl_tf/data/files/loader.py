@@ -1,114 +1,111 @@
-"""One's own data, from files: npz:FILE, csv:FILE and folder:FOLDER.
+"""Loads data files: npz:FILE, csv:FILE and folder:FOLDER.
 
-The forms are told of in `npz`, `csv` and `image_folder`. Inputs are uint8
-pixels, or float32 as they are: [N, height, width, channels] for images and
+The modules `npz`, `csv` and `image_folder` describe the formats. Inputs are
+uint8 pixels or float32 values: [N, height, width, channels] for images and
 [N, features] for tables.
 """
 
+import contextlib
 import functools
 import hashlib
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import NamedTuple
 
 import numpy as np
 
-from safl_tf.data import arrays
+from safl_tf.data import arrays, dataset
 from safl_tf.data.files import csv, image_folder, npz, spec, tabular
 from safl_tf.util import errors
 
 
-class OwnData(NamedTuple):
-  """See `sources.Dataset`."""
-
-  x_train: np.ndarray
-  y_train: np.ndarray
-  x_test: np.ndarray
-  y_test: np.ndarray
-  num_classes: int
-  class_names: tuple[str, ...]
-  client: np.ndarray | None
-
-
-def load(name: str, options: spec.Options) -> OwnData:
-  """Reads and checks it all.
+def load(name: str, options: spec.Options) -> dataset.Dataset:
+  """Loads and checks data files.
 
   Args:
-    name: a form and a path, such as csv:flowers.csv.
-    options: how to read it.
+    name: a format and a path, such as csv:flowers.csv.
+    options: how to read the files.
+
+  Returns:
+    A `Dataset`; without test examples in the files, `options.test_fraction`
+    of each class.
 
   Raises:
-    InputError: data that don't fit; it tells the file and the place in it.
+    InputError: names the file and the location of an error.
   """
-  with _named(name):
-    train, test = _read(*spec.split(name), options)
-    for part, table in (('', train), ('_test', test)):
-      if table is not None and not table.x.size:
+  with _input_errors(name):
+    train, test = _read(name, options)
+    tables = {'x': train} if test is None else {'x': train, 'x_test': test}
+    for part, table in tables.items():
+      if not table.x.size:
         raise tabular.DataError(
-          f'x{part} of shape {list(table.x.shape)} is empty'
+          f'{part} of shape {list(table.x.shape)} is empty'
         )
     classes = options.class_names or tabular.class_names(train)
     if len(classes) < 2:
       raise tabular.DataError(
-        f'{train.place(0)}: all labels are {classes[0]}; there must be two '
-        'at least'
+        f'{train.place(0)}: all labels are {classes[0]}; there must be at '
+        'least two'
       )
-    y = tabular.encode(train, classes)
-    if test is not None:
-      y_test = tabular.encode(test, classes)
-      x, x_test = tabular.inputs([train.x, test.x], options.image_size)
-      _check('x', x, y)
-      _check('x_test', x_test, y_test)
-      client = train.client
-      return OwnData(x, y, x_test, y_test, len(classes), classes, client)
-    [x] = tabular.inputs([train.x], options.image_size)
-    _check('x', x, y)
-    kept, held = tabular.hold_out(y, options.test_fraction)
-    return OwnData(
-      x[kept],
-      y[kept],
-      x[held],
-      y[held],
-      len(classes),
-      classes,
-      None if train.client is None else train.client[kept],
-    )
+    ys = [tabular.encode(table, classes) for table in tables.values()]
+    xs = tabular.inputs([t.x for t in tables.values()], options.image_size)
+    for part, x, y in zip(tables, xs, ys, strict=True):
+      _check_finite(part, x, y)
+    client_ids = train.client_ids
+    if test is None:
+      kept, held = dataset.hold_out(ys[0], options.test_fraction)
+      xs, ys = [xs[0][kept], xs[0][held]], [ys[0][kept], ys[0][held]]
+      client_ids = None if client_ids is None else client_ids[kept]
+  return dataset.Dataset(
+    spec.short_name(name),
+    *(xs[0], ys[0], xs[1], ys[1]),
+    len(classes),
+    classes,
+    client_ids,
+  )
 
 
 def inspect(name: str, options: spec.Options) -> str:
-  """Looks at what is seen fast, without TensorFlow; a digest of the files.
+  """Checks names of columns, arrays and images, without TensorFlow.
+
+  Args:
+    name: a format and a path.
+    options: how to read the files.
+
+  Returns:
+    The SHA-256 of the files.
 
   Raises:
-    InputError: what is wrong with names: of columns, arrays or files.
+    InputError: a missing or unknown name.
   """
   form, path = spec.split(name)
   digest = hashlib.sha256()
-  with _named(name):
+  with _input_errors(name):
     if form == 'folder':
-      listing = image_folder.scan(path)
-      for _, file in [*listing.train, *(listing.test or [])]:
+      train, test = image_folder.scan(path)
+      for file in [*train, *(test or [])]:
         digest.update(str(file.relative_to(path)).encode() + b'\0')
         digest.update(_file_digest(os.fspath(file)))
     else:
       if form == 'csv':
-        csv.head(path, options)
+        csv.read_layout(path, options)
       else:
-        npz.check(path)
+        npz.check_names(path)
       digest.update(_file_digest(path))
   return digest.hexdigest()
 
 
-def _read(form: str, path: str, options: spec.Options) -> tabular.Tables:
+def _read(
+  name: str, options: spec.Options
+) -> tuple[tabular.Table, tabular.Table | None]:
+  form, path = spec.split(name)
   if form == 'csv':
-    return csv.read(path, options)
+    return csv.read(path, options), None
   if form == 'npz':
     return npz.read(path)
   return image_folder.read(path, options.image_size)
 
 
-def _check(name: str, x: np.ndarray, y: np.ndarray) -> None:
-  """Refuses numbers that are not finite."""
+def _check_finite(name: str, x: np.ndarray, y: np.ndarray) -> None:
   try:
     arrays.examples(x, y)
   except errors.InputError as error:
@@ -117,9 +114,9 @@ def _check(name: str, x: np.ndarray, y: np.ndarray) -> None:
     ) from error
 
 
-@contextmanager
-def _named(name: str) -> Iterator[None]:
-  """Tells which data set is wrong."""
+@contextlib.contextmanager
+def _input_errors(name: str) -> Iterator[None]:
+  """Raises errors in files as an `InputError` of the argument dataset."""
   try:
     yield
   except tabular.DataError as error:
@@ -131,13 +128,13 @@ def _named(name: str) -> Iterator[None]:
 
 
 def _file_digest(path: str) -> bytes:
-  """SHA-256 of a file; read only once unless it changes."""
+  """Returns the SHA-256 of a file, cached until its size or time changes."""
   stat = os.stat(path)
-  return _known_digest(path, stat.st_size, stat.st_mtime_ns)
+  return _cached_digest(path, stat.st_size, stat.st_mtime_ns)
 
 
 @functools.cache
-def _known_digest(path: str, size: int, changed: int) -> bytes:
-  del size, changed
+def _cached_digest(path: str, size: int, mtime_ns: int) -> bytes:
+  del size, mtime_ns
   with open(path, 'rb') as file:
     return hashlib.file_digest(file, 'sha256').digest()

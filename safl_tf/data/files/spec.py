@@ -1,11 +1,11 @@
-"""How data are asked for: names, forms such as csv:FILE, and their options.
+"""Names of data sets, such as mnist or csv:FILE, and their options.
 
-Programs check flags with this before anything slow is imported.
+Programs check flags with this module, which imports nothing slow.
 
-  tfds:NAME      a TFDS data set for image classification
-  npz:FILE       arrays, see `own_npz`
-  csv:FILE       a table, see `own_csv`
-  folder:FOLDER  a folder of images for each class, see `own_folder`
+  tfds:NAME      a TFDS data set of images, see `safl_tf.data.tfds`
+  npz:FILE       arrays, see `npz`
+  csv:FILE       a table, see `csv`
+  folder:FOLDER  a folder of images per class, see `image_folder`
 """
 
 import dataclasses
@@ -19,57 +19,52 @@ from safl_tf.util import choices, errors, validation
 
 TEST_FRACTION = 0.2
 
-# Which forms, or names, an option is for.
+_FILES = ('npz', 'csv', 'folder')
+
+# The formats, or names, of data sets that an option applies to.
 OPTIONS = {
   'label_column': ('csv',),
   'client_column': ('csv',),
-  'image_size': ('npz', 'csv', 'folder'),
-  'test_fraction': ('npz', 'csv', 'folder'),
+  'image_size': _FILES,
+  'test_fraction': _FILES,
   'speech_dir': ('speech_commands',),
   'speech_words': ('speech_commands',),
 }
-_OWN = ('npz', 'csv', 'folder')
 
-# What the flags of programs say of themselves.
+# Help of the flags.
 HELP = {
-  'dataset': 'The data: mnist_sample comes with the package; mnist, '
-  'fashion_mnist, cifar10 and tfds:NAME are from TFDS, any set of images of '
-  'one size with a class each; speech_commands is Google Speech Commands '
-  'v0.01, through TFDS or from --speech_dir; npz:FILE (arrays x, y and maybe '
-  'x_test, y_test, client), csv:FILE (a label and numbers in each line) and '
-  'folder:FOLDER (a '
-  'folder of images for each class, maybe in train/ and test/) are your own.',
-  'label_column': "csv: the labels' column, by its name or, without a header, "
-  'its number; by default label, y or target, or else the last.',
-  'client_column': 'csv: the column that tells whose an example is; by default '
-  'client, if there is one.',
-  'image_size': 'H,W. folder: resizes all images. csv and npz: rows of H*W*C '
-  'numbers become images, whole numbers in 0..255 pixels.',
-  'test_fraction': 'npz, csv and folder without a test part: the share of each '
-  f'class that is held out for testing, {TEST_FRACTION} by default',
-  'speech_dir': 'speech_commands: the folder of the extracted archive.',
-  'speech_words': 'speech_commands: the clips of all 30 words, the default, or '
-  'of ten commands: yes, no, up, down, left, right, on, off, stop and go.',
+  'dataset': 'Data set. mnist_sample is bundled; mnist, fashion_mnist, cifar10 '
+  'and tfds:NAME come from TFDS and must have images of one size with one '
+  'class each; speech_commands is Google Speech Commands v0.01, from TFDS or '
+  '--speech_dir. Data files: npz:FILE (arrays x and y, optionally x_test, '
+  'y_test and client), csv:FILE (a label and numbers in each line), '
+  'folder:FOLDER (a folder of images per class, optionally in train/ and '
+  'test/).',
+  'label_column': 'csv: label column, by name or, without a header, by number; '
+  'by default label, y or target, or else the last.',
+  'client_column': 'csv: column of client ids; by default client, if present.',
+  'image_size': 'H,W. folder: resizes all images. csv and npz: reshapes rows '
+  'of H*W*C numbers to images; whole numbers in 0..255 become pixels.',
+  'test_fraction': 'npz, csv and folder without test examples: share of each '
+  f'class to hold out for testing, {TEST_FRACTION} by default',
+  'speech_dir': 'speech_commands: folder of the extracted archive.',
+  'speech_words': 'speech_commands: clips of all 30 words, the default, or of '
+  'ten commands: yes, no, up, down, left, right, on, off, stop and go.',
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-  """How to read one's own data.
+  """How to read a data set; `HELP` describes each option.
 
   Attributes:
-    label_column: csv: the column of the labels; by default the one called
-      label, y or target, or else the last.
-    client_column: csv: the column that tells who an example comes from; by
-      default the one called client, if there is one.
-    image_size: height and width. Images in folders are resized to it; rows of
-      numbers become images of it.
-    test_fraction: the share that is held out of each class for testing, if the
-      data have no test part; 1 for all.
+    label_column: csv: the label column.
+    client_column: csv: the column of client ids.
+    image_size: height and width.
+    test_fraction: the share of each class to hold out for testing, in (0, 1].
     speech_dir: Speech Commands: the folder of the extracted archive.
-    speech_words: Speech Commands: one of `choices.SPEECH_WORDS`; by default the
-      first.
-    class_names: what labels 0, 1, ... stand for, if that is known already.
+    speech_words: Speech Commands: one of `choices.SPEECH_WORDS`.
+    class_names: the names of labels 0, 1, ..., if known already.
   """
 
   label_column: str | None = None
@@ -89,20 +84,20 @@ class Options:
 def split(name: str) -> tuple[str, str]:
   """'csv:a.csv' -> ('csv', 'a.csv'); a plain name -> ('', name)."""
   form, colon, rest = name.partition(':')
-  known = colon and form in ('tfds', *_OWN)
+  known = colon and form in ('tfds', *_FILES)
   return (form, rest) if known else ('', name)
 
 
-def is_own(name: str) -> bool:
-  """Whether it is the user's own data, from files."""
-  return split(name)[0] in _OWN
+def is_user_data(name: str) -> bool:
+  """Returns whether the data set is read from data files."""
+  return split(name)[0] in _FILES
 
 
 def check(name: str) -> str:
-  """The name as it is to be kept; refuses what can't be there."""
+  """Returns the canonical name; refuses unknown names and missing files."""
   form, rest = split(name)
   if not form:
-    return _plain(name)
+    return _check_plain(name)
   if form == 'tfds':
     if not re.fullmatch(r'[\w.:/+-]+', rest):
       raise errors.InputError(
@@ -122,15 +117,15 @@ def check(name: str) -> str:
   return f'{form}:{path}'
 
 
-def _plain(name: str) -> str:
-  """One of the names without a form; a path is told its form."""
+def _check_plain(name: str) -> str:
+  """Checks a name without a format; suggests the format of a path."""
   allowed = [*choices.DATASETS, *choices.DATASET_FORMS]
   path = os.path.expanduser(name)
   if name in allowed or not os.path.exists(path):
     return validation.choice('dataset', name, allowed)
   suffix = os.path.splitext(name)[1].lower().removeprefix('.')
   near = 'folder' if os.path.isdir(path) else suffix
-  hint = f'did you mean {near}:{name}? ' if near in _OWN else ''
+  hint = f'did you mean {near}:{name}? ' if near in _FILES else ''
   raise errors.InputError(
     'dataset', name, f'{hint}must be one of {", ".join(allowed)}'
   )
@@ -139,14 +134,14 @@ def _plain(name: str) -> str:
 def options(
   flags: Mapping[str, Any], class_names: Sequence[str] | None = None
 ) -> Options:
-  """The options for the data set that flags name.
+  """Returns the options for the data set that flags name.
 
   Args:
-    flags: values by name, with 'dataset'; None is for a default.
+    flags: values by name, including 'dataset'; None means the default.
     class_names: see `Options`.
 
   Raises:
-    InputError: one that is not for this data set, or can't be.
+    InputError: an option does not apply to the data set or is invalid.
   """
   form, rest = split(flags['dataset'])
   given: dict[str, Any] = {}
@@ -155,27 +150,27 @@ def options(
     if value is None:
       continue
     if (form or rest) not in forms:
-      told = ', '.join(f if f in choices.DATASETS else f'{f}:' for f in forms)
-      raise errors.InputError(name, value, f'is for data from {told} only')
+      known = ', '.join(f if f in choices.DATASETS else f'{f}:' for f in forms)
+      raise errors.InputError(name, value, f'is for data from {known} only')
     given[name] = image_size(value) if name == 'image_size' else value
-  known = None if class_names is None else tuple(class_names)
-  return Options(**given, class_names=known)
+  names = None if class_names is None else tuple(class_names)
+  return Options(**given, class_names=names)
 
 
 def image_size(text: str) -> tuple[int, int]:
   """'28,28' -> (28, 28), height and width."""
-  found = re.fullmatch(r'\s*([1-9]\d{0,4})\s*,\s*([1-9]\d{0,4})\s*', text)
-  if not found:
+  match = re.fullmatch(r'\s*([1-9]\d{0,4})\s*,\s*([1-9]\d{0,4})\s*', text)
+  if not match:
     raise errors.InputError(
       'image_size', text, 'must be height and width in pixels, as 28,28'
     )
-  return int(found[1]), int(found[2])
+  return int(match[1]), int(match[2])
 
 
 def short_name(name: str) -> str:
-  """A name without its path, fit for a folder's name and a picture's title."""
+  """Returns a name without its path, for folder names and plot titles."""
   form, rest = split(name)
-  if form in _OWN:
+  if form in _FILES:
     rest = os.path.basename(os.path.abspath(rest))
     if form != 'folder':
       rest = os.path.splitext(rest)[0]

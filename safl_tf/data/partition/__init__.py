@@ -1,25 +1,24 @@
-"""Which examples each client holds.
+"""Partitions: which examples each client holds.
 
 A partition is a function from labels to one list of example indices per
-client. Factories here check their arguments at once and return such a function:
+client. These factories check their arguments and return such a function:
 
-  by_labels      few labels per client, as in the paper
-  biased         a group of clients with several labels, one with a single label
-  dirichlet      each client's own proportions of the labels
+  by_labels      a few labels per client, as in the paper
+  biased         clients with several labels and clients with a single label
+  dirichlet      label proportions drawn per client
   iid            every client draws from all the data
-  shards         data sorted by label and dealt out in pieces
+  shards         data sorted by label and dealt out in shards
   quantity       data dealt out in parts of very different sizes
-  by_client      who the examples come from
-  from_manifest  as a file says, which `to_manifest` has the text for
+  by_client      the natural partition, by client id
+  from_manifest  a partition from a file, whose text `to_manifest` returns
 
-The first four take a client's number of examples from
+The first four draw the number of examples of client k as
 
   m_k = max(floor(N(mean_examples, variance_examples)), 1),     k = 0..n-1
 
-and each client draws with its own generator, keyed by (seed, k); clients may
-hold the same example. The next two deal the data out: every example has one
-client, unless there are too few to go round. No client is without examples or
-holds one twice, and those that are drawn or dealt are in random order.
+with a generator keyed by (seed, k), and clients may share examples. `shards`
+and `quantity` give each example to one client, unless there are too few. Every
+client holds at least one example, none twice, and in random order if drawn.
 """
 
 from safl_tf.data.partition.base import Partition

@@ -1,62 +1,67 @@
-"""What partitions have in common: sizes, draws and an index by label."""
+"""Draws that partitions share: clients' sizes, and examples by label."""
 
 import math
 from collections.abc import Callable
 
 import numpy as np
 
+from safl_tf.core import seeds
 from safl_tf.data import client_data
 from safl_tf.util import errors, validation
 
 Partition = client_data.Partition
 
+# draw(rng, k, m): the rows of client k, which holds up to m examples.
+ClientDraw = Callable[[np.random.Generator, int, int], np.ndarray]
 
-def size_rule(
-  num_clients: int, mean_examples: float | None, variance_examples: float
-) -> Callable[[np.random.Generator, int], int]:
-  """`size(rng, N)` draws m_k for a data set of N examples."""
-  if mean_examples is not None:
-    validation.real('mean_examples', mean_examples, low=0, open_low=True)
-  variance = validation.real('variance_examples', variance_examples, low=0)
-  deviation = math.sqrt(variance)
 
-  def size(rng: np.random.Generator, total: int) -> int:
-    mean = total / num_clients if mean_examples is None else mean_examples
-    return max(math.floor(rng.normal(mean, deviation)), 1)
+class Sampler:
+  """Draws the examples of each client independently of the other clients.
 
-  return size
+  Args:
+    num_clients: n, the number of clients.
+    mean_examples: mean of m_k; None means N / n.
+    variance_examples: variance of m_k.
+    seed: the run's seed.
+  """
+
+  def __init__(
+    self,
+    num_clients: int,
+    mean_examples: float | None,
+    variance_examples: float,
+    seed: int,
+  ):
+    self.num_clients = validation.integer('num_clients', num_clients, low=1)
+    if mean_examples is not None:
+      validation.real('mean_examples', mean_examples, low=0, open_low=True)
+    self._mean = mean_examples
+    variance = validation.real('variance_examples', variance_examples, low=0)
+    self._deviation = math.sqrt(variance)
+    self.seed = validation.integer('seed', seed, low=0)
+
+  def parts(self, total: int, draw: ClientDraw) -> list[np.ndarray]:
+    """Returns the rows of all clients, for a data set of `total` examples."""
+    mean = total / self.num_clients if self._mean is None else self._mean
+    parts = []
+    for k in range(self.num_clients):
+      rng = seeds.generator(self.seed, seeds.Role.PARTITION, k)
+      m = max(math.floor(rng.normal(mean, self._deviation)), 1)
+      parts.append(draw(rng, k, m))
+    return parts
 
 
 def draw(rng: np.random.Generator, total: int, size: int) -> np.ndarray:
-  """`size` of 0..total-1, uniformly without replacement, int64 [size].
+  """Draws `size` of 0..total-1 uniformly without replacement, int64 [size].
 
-  Few of many are mostly distinct even with replacement, which is a third of
-  the work; given that they are distinct, they are uniform.
+  Few of many are mostly distinct even with replacement, which takes a third of
+  the time; given that they are distinct, they are uniform.
   """
   if size * size < total:
     drawn = (rng.random(size) * total).astype(np.int64)
     if len(set(drawn.tolist())) == size:
       return drawn
   return rng.choice(total, size, replace=False)
-
-
-def deal(
-  rng: np.random.Generator, owners: np.ndarray, rows: np.ndarray
-) -> list[np.ndarray]:
-  """Each owner's rows, in random order.
-
-  Args:
-    rng: for the order.
-    owners: int [M], the client that gets each row; all of 0..n-1 are there.
-    rows: int [M].
-
-  Returns:
-    One int32 array for each client.
-  """
-  shuffled = rng.permutation(len(rows))
-  order = shuffled[np.argsort(owners[shuffled], kind='stable')]
-  ends = np.cumsum(np.bincount(owners))
-  return np.split(rows[order].astype(np.int32), ends[:-1])
 
 
 def check_not_empty(y: np.ndarray) -> None:
@@ -70,7 +75,7 @@ class LabelIndex:
 
   Attributes:
     present: the labels that have examples, in order.
-    counts: int [largest label + 1], how many each has.
+    counts: int [largest label + 1], the number of examples of each label.
   """
 
   def __init__(self, y: np.ndarray):
@@ -84,23 +89,20 @@ class LabelIndex:
   def draw_any(
     self, rng: np.random.Generator, labels: np.ndarray, size: int
   ) -> np.ndarray:
-    """Examples of these labels, uniformly without replacement: int32.
-
-    There are `size` of them, or all if that is fewer.
-    """
+    """Draws up to `size` examples of the labels without replacement: int32."""
     counts = self.counts[labels]
     ends = counts.cumsum()
     pool = ends[-1]
     drawn = draw(rng, pool, min(size, pool))
-    # A position among these labels' examples, laid end to end, becomes a
-    # place in by_label by shifting each label's stretch to its start there.
+    # Shifts a position in the concatenated examples of these labels to the
+    # position in by_label.
     shift = self._starts[labels] - ends + counts
     return self._by_label[drawn + shift[ends.searchsorted(drawn, 'right')]]
 
   def draw_each(
     self, rng: np.random.Generator, labels: np.ndarray, sizes: np.ndarray
   ) -> np.ndarray:
-    """sizes[i] examples of labels[i], without replacement: int32, shuffled."""
+    """Draws sizes[i] examples of labels[i], without replacement: int32."""
     places = [
       self._starts[c] + draw(rng, self.counts[c], size)
       for c, size in zip(labels.tolist(), sizes.tolist(), strict=True)

@@ -1,4 +1,4 @@
-"""Partitions that deal the data out, and draws from all the data."""
+"""Partitions into disjoint parts, and independent draws from all the data."""
 
 import numpy as np
 
@@ -13,14 +13,12 @@ def iid(
   variance_examples: float = 100.0,
   seed: int = 0,
 ) -> base.Partition:
-  """Clients that all draw from the same distribution.
+  """Gives all clients the same distribution.
 
-  Without `mean_examples` the data are dealt out: a random permutation is cut
-  into n disjoint parts whose sizes differ by at most one and
-  `variance_examples` plays no role. With `mean_examples`, or with fewer
-  examples than clients, client k draws m_k examples (see the package) without
-  replacement, independently of the other clients, so clients may overlap; m_k
-  is cut to N.
+  Without `mean_examples`, cuts a random permutation of the data into n disjoint
+  parts whose sizes differ by at most one and ignores `variance_examples`. With
+  `mean_examples`, or with fewer examples than clients, each client draws m_k
+  examples (see the package), at most N, without replacement.
 
   Args:
     num_clients: n, the number of clients.
@@ -31,24 +29,20 @@ def iid(
   Returns:
     A `Partition`.
   """
-  num_clients = validation.integer('num_clients', num_clients, low=1)
-  size = base.size_rule(num_clients, mean_examples, variance_examples)
-  seed = validation.integer('seed', seed, low=0)
+  sampler = base.Sampler(num_clients, mean_examples, variance_examples, seed)
 
   def partition(y: np.ndarray, num_classes: int) -> list[np.ndarray]:
     del num_classes
     base.check_not_empty(y)
-    if mean_examples is None and len(y) >= num_clients:
-      rng = seeds.generator(seed, seeds.Role.PARTITION)
-      shuffled = rng.permutation(len(y)).astype(np.int32)
-      return np.array_split(shuffled, num_clients)
-
-    def client(k: int) -> np.ndarray:
-      rng = seeds.generator(seed, seeds.Role.PARTITION, k)
-      m = min(size(rng, len(y)), len(y))
-      return base.draw(rng, len(y), m).astype(np.int32)
-
-    return [client(k) for k in range(num_clients)]
+    total = len(y)
+    if mean_examples is None and total >= sampler.num_clients:
+      rng = seeds.generator(sampler.seed, seeds.Role.PARTITION)
+      shuffled = rng.permutation(total).astype(np.int32)
+      return np.array_split(shuffled, sampler.num_clients)
+    return sampler.parts(
+      total,
+      lambda rng, k, m: base.draw(rng, total, min(m, total)).astype(np.int32),
+    )
 
   return partition
 
@@ -56,7 +50,7 @@ def iid(
 def shards(
   num_clients: int, shards_per_client: int = 2, seed: int = 0
 ) -> base.Partition:
-  """Clients that get a few pieces of the data sorted by label.
+  """Gives each client a few shards of the data sorted by label.
 
   As in McMahan et al. ("Communication-Efficient Learning of Deep Networks from
   Decentralized Data", 2017): the examples, shuffled and then sorted by label,
@@ -64,14 +58,14 @@ def shards(
 
     shard j = examples floor(j N / S), ..., floor((j + 1) N / S) - 1,
 
-  and each client gets `shards_per_client` of them at random. So every example
-  has one client, sizes differ by at most `shards_per_client`, and most clients
-  hold at most that many labels. With more shards than examples, shard j is
-  example floor(j N / S) alone, and clients share examples.
+  and each client gets `shards_per_client` of them at random. Every example has
+  one client, sizes differ by at most `shards_per_client`, and most clients hold
+  at most that many labels. With more shards than examples, shard j is example
+  floor(j N / S), and clients share examples.
 
   Args:
     num_clients: n, the number of clients.
-    shards_per_client: how many shards each gets.
+    shards_per_client: the number of shards of each client.
     seed: the run's seed.
 
   Returns:
@@ -86,16 +80,20 @@ def shards(
     base.check_not_empty(y)
     rng = seeds.generator(seed, seeds.Role.PARTITION)
     shuffled = rng.permutation(len(y))
-    by_label = shuffled[np.argsort(y[shuffled], kind='stable')]
-    # Owners of the shards, and then of the examples in them.
+    rows = shuffled[np.argsort(y[shuffled], kind='stable')]
     owners = rng.permutation(np.repeat(np.arange(num_clients), each))
     total = len(owners)
     if total <= len(y):
       sizes = np.diff(np.arange(total + 1) * len(y) // total)
-      return base.deal(rng, np.repeat(owners, sizes), by_label)
-    examples = by_label[np.arange(total) * len(y) // total]
-    pairs = np.unique(np.stack([owners, examples]), axis=1)
-    return base.deal(rng, *pairs)
+      owners = np.repeat(owners, sizes)
+    else:
+      rows = rows[np.arange(total) * len(y) // total]
+      owners, rows = np.unique(np.stack([owners, rows]), axis=1)
+    # Groups the rows by owner, in random order.
+    shuffled = rng.permutation(len(rows))
+    order = shuffled[np.argsort(owners[shuffled], kind='stable')]
+    ends = np.cumsum(np.bincount(owners))
+    return np.split(rows[order].astype(np.int32), ends[:-1])
 
   return partition
 
@@ -103,19 +101,18 @@ def shards(
 def quantity(
   num_clients: int, sigma: float = 1.0, seed: int = 0
 ) -> base.Partition:
-  """Clients whose labels are alike but whose sizes are not.
+  """Gives clients the same label distribution but different sizes.
 
-  A random permutation of the data is cut into n disjoint parts of sizes
+  Cuts a random permutation of the data into n disjoint parts of sizes
 
     m_k = 1 + (N - n) w_k / sum_i w_i,    log w_k ~ N(0, sigma^2),
 
-  up to rounding: they sum to N. sigma = 0 gives equal sizes. With fewer
+  rounded so that they sum to N. With sigma = 0 the sizes are equal. With fewer
   examples than clients each client gets one, and clients share them.
 
   Args:
     num_clients: n, the number of clients.
-    sigma: how much sizes differ, in [0, 100]; with 1, two thirds of the clients
-      are within a factor e of the middle one.
+    sigma: the standard deviation of log w_k, in [0, 100].
     seed: the run's seed.
 
   Returns:
@@ -133,9 +130,9 @@ def quantity(
     shuffled = rng.permutation(len(y)).astype(np.int32)
     if num_clients >= len(y):
       return np.split(np.resize(shuffled, num_clients), num_clients)
-    reached = np.cumsum(np.exp(logs - logs.max()))
-    spare = len(y) - num_clients
-    ends = np.rint(spare * (reached / reached[-1])).astype(int)
+    weights = np.cumsum(np.exp(logs - logs.max()))
+    rest = len(y) - num_clients  # after one example for each client
+    ends = np.rint(rest * (weights / weights[-1])).astype(int)
     ends += np.arange(1, num_clients + 1)
     return np.split(shuffled, ends[:-1])
 

@@ -1,4 +1,4 @@
-"""Partitions as files, to be looked at, kept and used again.
+"""Manifests: partitions as files.
 
 A manifest is JSON with one client per line:
 
@@ -15,8 +15,8 @@ A manifest is JSON with one client per line:
   ]
   }
 
-`labels_sha256` is of all labels as little-endian 32-bit integers, and tells the
-data set from others. What made the partition is there to be read only.
+`labels_sha256`, of all labels as little-endian 32-bit integers, identifies the
+data set. `partition`, the settings, is only informative.
 """
 
 import collections
@@ -37,8 +37,7 @@ if TYPE_CHECKING:
 
 FORMAT = 'safl_tf partition 1'
 
-_KEYS = {
-  'format': str,
+_TYPES = {
   'dataset': str,
   'partition': dict,
   'num_classes': int,
@@ -46,8 +45,8 @@ _KEYS = {
   'labels_sha256': str,
   'clients': list,
 }
-_DEVICE_KEYS = {'id': str, 'indices': list, 'label_counts': dict}
-_KINDS = {
+_CLIENT_TYPES = {'id': str, 'indices': list, 'label_counts': dict}
+_TYPE_NAMES = {
   str: 'text',
   int: 'a whole number',
   list: 'a list',
@@ -57,19 +56,19 @@ _KINDS = {
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Manifest:
-  """A partition that was read from a file.
+  """A partition read from a file.
 
   Attributes:
-    path: of the file.
-    sha256: of the file.
+    path: the path of the file.
+    sha256: the SHA-256 of the file.
     dataset: the name of the data set.
-    settings: what made the partition.
+    settings: the settings of the partition.
     num_classes: labels are in 0..num_classes-1.
     num_examples: N.
-    labels_sha256: of the labels.
-    client_ids: the clients' names.
-    parts: the examples of each, int32.
-    label_counts: how many of which label each holds.
+    labels_sha256: the SHA-256 of the labels.
+    client_ids: the name of each client.
+    parts: the rows of each client, int32.
+    label_counts: label -> number of examples, for each client.
   """
 
   path: str
@@ -84,74 +83,76 @@ class Manifest:
   label_counts: list[dict[str, int]] = dataclasses.field(repr=False)
 
   def __call__(self, y: np.ndarray, num_classes: int) -> list[np.ndarray]:
-    """The parts, if these are the labels that they were made for."""
-    here = (len(y), num_classes)
-    if here != (self.num_examples, self.num_classes):
-      raise _wrong(
+    """Returns the parts; refuses labels of other data."""
+    if (len(y), num_classes) != (self.num_examples, self.num_classes):
+      raise _error(
         self.path,
-        f'is made for other data: {self.num_examples} examples of '
-        f'{self.num_classes} classes; here are {len(y)} of {num_classes}',
+        f'is for other data: {self.num_examples} examples of '
+        f'{self.num_classes} classes, not {len(y)} of {num_classes}',
       )
     if labels_sha256(y) != self.labels_sha256:
-      raise _wrong(
-        self.path, 'is made for other data: labels_sha256 is not that of y'
+      raise _error(
+        self.path, 'is for other data: labels_sha256 does not match y'
       )
     for k, part in enumerate(self.parts):
       counts = _label_counts(y[part])
       if counts != self.label_counts[k]:
-        raise _wrong(
-          self.path,
-          f'{_name(k, self.client_ids[k])}: label_counts must be {counts}',
-        )
+        place = _place(k, self.client_ids[k])
+        raise _error(self.path, f'{place}: label_counts must be {counts}')
     return self.parts
 
 
 def from_manifest(path: str | os.PathLike[str]) -> Manifest:
-  """The partition that a manifest describes.
+  """Reads the partition in a manifest.
 
   Args:
-    path: of the file.
+    path: the path of the file.
 
   Returns:
-    A `Partition`, which refuses labels that it wasn't made for.
+    A `Partition` that accepts only the labels it was made for.
 
   Raises:
-    InputError: the file isn't there or isn't right; it says what is wrong.
+    InputError: the file cannot be read or is invalid.
   """
   path = os.fspath(path)
   try:
     data = pathlib.Path(path).read_bytes()
   except OSError as error:
-    raise _wrong(path, f'cannot be read: {error.strerror}') from error
-  found = _parse(path, data)
-  for key in ('num_classes', 'num_examples'):
-    try:
-      validation.integer(key, found[key], low=1)
-    except errors.InputError as error:
-      raise _wrong(path, str(error)) from None
-  if not found['clients']:
-    raise _wrong(path, 'clients must hold at least one')
+    raise _error(path, f'cannot be read: {error.strerror}') from error
+  try:
+    content = json.loads(data)
+  except (ValueError, RecursionError) as error:
+    raise _error(path, f'is not JSON ({errors.reason(error)})') from error
+  if not isinstance(content, dict) or content.get('format') != FORMAT:
+    raise _error(path, f'is not a manifest: its format must be "{FORMAT}"')
+  place = ''
   parts: dict[str, np.ndarray] = {}
-  for k, client in enumerate(found['clients']):
-    try:
-      _check_keys(client, _DEVICE_KEYS)
-      if client['id'] in parts:
-        raise ValueError('id must be there only once')
-      parts[client['id']] = _indices(client['indices'], found['num_examples'])
-    except ValueError as error:
-      name = client.get('id') if isinstance(client, dict) else None
-      raise _wrong(path, f'{_name(k, name)}: {error}') from None
+  try:
+    _check_types(content, _TYPES)
+    for key in ('num_classes', 'num_examples'):
+      validation.integer(key, content[key], low=1)
+    if not content['clients']:
+      raise ValueError('clients must hold at least one')
+    for k, client in enumerate(content['clients']):
+      name: Any = client.get('id') if isinstance(client, dict) else None
+      place = f'{_place(k, name)}: '
+      _check_types(client, _CLIENT_TYPES)
+      if name in parts:
+        raise ValueError('id must be unique')
+      parts[name] = _indices(client['indices'], content['num_examples'])
+  except ValueError as error:
+    raise _error(path, f'{place}{error}') from None
   return Manifest(
     path=path,
     sha256=hashlib.sha256(data).hexdigest(),
-    dataset=found['dataset'],
-    settings=found['partition'],
-    num_classes=found['num_classes'],
-    num_examples=found['num_examples'],
-    labels_sha256=found['labels_sha256'],
+    dataset=content['dataset'],
+    settings=content['partition'],
+    num_classes=content['num_classes'],
+    num_examples=content['num_examples'],
+    labels_sha256=content['labels_sha256'],
     client_ids=list(parts),
     parts=list(parts.values()),
-    label_counts=[client['label_counts'] for client in found['clients']],
+    label_counts=[client['label_counts'] for client in content['clients']],
   )
 
 
@@ -160,14 +161,14 @@ def to_manifest(
   dataset: str,
   settings: Mapping[str, Any] | None = None,
 ) -> str:
-  """The text of a manifest; `files.write_text` writes it.
+  """Returns the text of a manifest.
 
   Args:
-    clients: who holds what.
+    clients: the partitioned data.
     dataset: the name of the data set.
-    settings: what made the partition, as JSON values.
+    settings: the settings of the partition, as JSON values.
   """
-  about = {
+  header = {
     'format': FORMAT,
     'dataset': dataset,
     'partition': dict(settings or {}),
@@ -175,7 +176,7 @@ def to_manifest(
     'num_examples': len(clients.y),
     'labels_sha256': labels_sha256(clients.y),
   }
-  head = [f'{json.dumps(key)}: {json.dumps(about[key])},' for key in about]
+  lines = [f'{json.dumps(key)}: {json.dumps(header[key])},' for key in header]
   entries = [
     json.dumps(
       {
@@ -187,63 +188,48 @@ def to_manifest(
     )
     for k, name in enumerate(clients.client_ids)
   ]
-  lines = ['{', *head, '"clients": [', ',\n'.join(entries), ']', '}', '']
+  lines = ['{', *lines, '"clients": [', ',\n'.join(entries), ']', '}', '']
   return '\n'.join(lines)
 
 
 def labels_sha256(y: np.ndarray) -> str:
-  """What tells these labels from others."""
+  """Returns the SHA-256 of labels in the order of the data."""
   return hashlib.sha256(y.astype('<i4').tobytes()).hexdigest()
 
 
 def _label_counts(labels: np.ndarray) -> dict[str, int]:
-  """How often each label is there, in the labels' order."""
+  """Returns the number of examples of each label, sorted by label."""
   counts = collections.Counter(labels.tolist())
   return {str(label): counts[label] for label in sorted(counts)}
 
 
-def _parse(path: str, data: bytes) -> dict[str, Any]:
-  """The JSON object in a file, with all the keys of a manifest."""
-  try:
-    found = json.loads(data)
-  except (ValueError, RecursionError) as error:
-    raise _wrong(path, f'is not JSON ({errors.reason(error)})') from error
-  if not isinstance(found, dict) or found.get('format') != FORMAT:
-    raise _wrong(path, f'is not a manifest: its format must be "{FORMAT}"')
-  try:
-    _check_keys(found, _KEYS)
-  except ValueError as error:
-    raise _wrong(path, str(error)) from None
-  return found
-
-
-def _check_keys(found: Any, kinds: Mapping[str, type]) -> None:
-  """All keys must be there, with values of these kinds."""
-  if not isinstance(found, dict):
-    raise ValueError(f'must be an object with {", ".join(kinds)}')
-  for key, kind in kinds.items():
-    if key not in found:
+def _check_types(value: Any, types: Mapping[str, type]) -> None:
+  """Raises ValueError unless `value` has all keys with these types."""
+  if not isinstance(value, dict):
+    raise ValueError(f'must be an object with {", ".join(types)}')
+  for key, kind in types.items():
+    if key not in value:
       raise ValueError(f'{key} is missing')
-    if type(found[key]) is not kind:
-      raise ValueError(f'{key} must be {_KINDS[kind]}')
+    if type(value[key]) is not kind:
+      raise ValueError(f'{key} must be {_TYPE_NAMES[kind]}')
 
 
-def _indices(given: list[Any], total: int) -> np.ndarray:
-  """Checked rows of a client, int32."""
-  if not given:
+def _indices(rows: list[Any], total: int) -> np.ndarray:
+  """Returns the rows of a client, int32; raises ValueError for bad ones."""
+  if not rows:
     raise ValueError('indices must not be empty')
-  if set(map(type, given)) != {int}:
+  if set(map(type, rows)) != {int}:
     raise ValueError('indices must be whole numbers')
-  for index in (min(given), max(given)):
-    if not 0 <= index < total:
-      raise ValueError(f'index {index} must be in [0, {total - 1}]')
-  return np.array(given, np.int32)
+  for row in (min(rows), max(rows)):
+    if not 0 <= row < total:
+      raise ValueError(f'index {row} must be in [0, {total - 1}]')
+  return np.array(rows, np.int32)
 
 
-def _name(k: int, client_id: Any) -> str:
-  """What a client is called in a message."""
+def _place(k: int, client_id: Any) -> str:
+  """Returns the name of client k for error messages."""
   return f'client {k}' if client_id is None else f'client {k} ({client_id!r})'
 
 
-def _wrong(path: str, told: str) -> errors.InputError:
-  return errors.InputError('path', path, told)
+def _error(path: str, hint: str) -> errors.InputError:
+  return errors.InputError('path', path, hint)

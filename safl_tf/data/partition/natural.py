@@ -1,4 +1,4 @@
-"""The natural partition: by who the examples come from."""
+"""The natural partition: one client for each client id in the data."""
 
 import dataclasses
 from typing import Any
@@ -11,12 +11,12 @@ from safl_tf.util import errors, validation
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ByClient:
-  """A partition that is known before the labels are.
+  """A partition that does not depend on the labels.
 
   Attributes:
-    client_ids: the clients' names.
-    parts: the examples of each, int32.
-    total: N, how many examples there must be.
+    client_ids: the name of each client.
+    parts: the rows of each client, int32.
+    total: N, the number of examples.
   """
 
   client_ids: list[str] = dataclasses.field(repr=False)
@@ -24,7 +24,7 @@ class ByClient:
   total: int
 
   def __call__(self, y: np.ndarray, num_classes: int) -> list[np.ndarray]:
-    """The parts, if there are as many labels as examples with a client."""
+    """Returns the parts; refuses another number of examples."""
     del num_classes
     if len(y) != self.total:
       raise errors.InputError(
@@ -36,59 +36,55 @@ class ByClient:
 
 
 def by_client(client: Any, min_examples: int = 1) -> ByClient:
-  """A client for each client, with its examples in the order they are in.
+  """Gives each client the examples with its id, in their order.
 
-  The clients are sorted by the client's name, or number, and carry it as their
-  name in `ClientData`.
+  Clients are sorted by id, and `ClientData` uses the ids as their names.
 
   Args:
-    client: who each example comes from [N]: all names or all whole numbers.
+    client: the client id of each example [N]: names or whole numbers.
     min_examples: clients with fewer examples are left out.
 
   Returns:
     A `Partition`.
   """
-  least = validation.integer('min_examples', min_examples, low=1)
-  clients = _clients(client)
-  found, inverse, counts = np.unique(
-    clients, return_inverse=True, return_counts=True
+  low = validation.integer('min_examples', min_examples, low=1)
+  client_ids = _check_ids(client)
+  names, inverse, counts = np.unique(
+    client_ids, return_inverse=True, return_counts=True
   )
-  if counts.max() < least:
+  if counts.max() < low:
     raise errors.InputError(
       'min_examples',
-      least,
+      low,
       f'no client has so many examples; must be at most {counts.max()}',
     )
   order = np.argsort(inverse, kind='stable').astype(np.int32)
   parts = np.split(order, np.cumsum(counts)[:-1])
-  kept = np.flatnonzero(counts >= least)
+  kept = np.flatnonzero(counts >= low)
   return ByClient(
-    [str(found[i]) for i in kept], [parts[i] for i in kept], len(clients)
+    [str(names[k]) for k in kept], [parts[k] for k in kept], len(client_ids)
   )
 
 
-def _clients(client: Any) -> np.ndarray:
-  """An array of text or of whole numbers [N]."""
-  clients = arrays.array('client', client)
-  if clients.ndim != 1 or not len(clients):
+def _check_ids(client: Any) -> np.ndarray:
+  """Returns an array of text or whole numbers [N]."""
+  ids = arrays.array('client', client)
+  if ids.ndim != 1 or not len(ids):
     raise errors.InputError(
       'client',
-      f'array of shape {list(clients.shape)}',
-      'must hold one name for each example',
+      f'array of shape {list(ids.shape)}',
+      'must hold one client id for each example',
     )
-  if clients.dtype.kind == 'O':
-    names = clients.tolist()
-    kinds = {type(name) for name in names}
-    if kinds not in ({str}, {bytes}, {int}):
-      told = ', '.join(sorted(kind.__name__ for kind in kinds))
-      raise errors.InputError(
-        'client', f'array of {told}', 'must hold names or whole numbers'
-      )
-    clients = np.array(names)
-  if clients.dtype.kind == 'S':
-    clients = np.char.decode(clients, 'utf-8', 'backslashreplace')
-  if clients.dtype.kind not in 'iuU':
+  content = str(ids.dtype)
+  if ids.dtype.kind == 'O':
+    types = {type(value) for value in ids.tolist()}
+    content = ', '.join(sorted(kind.__name__ for kind in types))
+    if types in ({str}, {bytes}, {int}):
+      ids = np.array(ids.tolist())
+  if ids.dtype.kind == 'S':
+    ids = np.char.decode(ids, 'utf-8', 'backslashreplace')
+  if ids.dtype.kind not in 'iuU':
     raise errors.InputError(
-      'client', f'array of {clients.dtype}', 'must hold names or whole numbers'
+      'client', f'array of {content}', 'must hold names or whole numbers'
     )
-  return clients
+  return ids

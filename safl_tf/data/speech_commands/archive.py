@@ -1,7 +1,7 @@
-"""The data set's folder: its words, speakers and splits.
+"""The extracted archive of Speech Commands: clips, speakers and splits.
 
 A clip is `<word>/<speaker>_nohash_<number>.wav`. The files
-`validation_list.txt` and `testing_list.txt` name the clips of two splits; the
+`validation_list.txt` and `testing_list.txt` list the clips of two splits; all
 others are for training.
 """
 
@@ -9,7 +9,7 @@ import hashlib
 import os
 import posixpath
 import re
-from collections.abc import Collection
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -32,17 +32,17 @@ TRAIN, VALIDATION, TEST = SPLITS = ('train', 'validation', 'test')
 
 _LISTS = {VALIDATION: 'validation_list.txt', TEST: 'testing_list.txt'}
 _BUCKETS = 2**27  # of the hash that assigns a speaker to a split
-_NAMED = 5  # clips that are skipped and named in the log
+_MAX_LOGGED = 5  # skipped clips
 
 
 class Clip(NamedTuple):
-  """A clip's file.
+  """The file of a clip.
 
   Attributes:
     name: `<word>/<file>`, with a slash on any system.
     split: one of `SPLITS`.
     size: in bytes.
-    mtime_ns: when it was last written.
+    mtime_ns: the time of the last change.
   """
 
   name: str
@@ -52,60 +52,58 @@ class Clip(NamedTuple):
 
 
 def find(speech_dir: str) -> list[Clip]:
-  """The clips of the 30 words in a folder, in the order of their names.
+  """Lists the clips of the 30 words in a folder, sorted by name.
 
-  Without both lists, each clip's split is that of its speaker: `hashed_split`.
-  That is how the lists were made.
+  Without both lists in the folder, `hashed_split` assigns the splits, as it
+  did when the lists were made.
 
   Args:
-    speech_dir: the folder, as unpacked from the archive.
+    speech_dir: the folder of the extracted archive.
 
   Returns:
     At least one clip.
 
   Raises:
-    InputError: there is no such folder, or there are no clips in it.
+    InputError: the folder does not exist or has no clips.
   """
   if not os.path.isdir(speech_dir):
     raise errors.InputError(
       'speech_dir', speech_dir, 'must be an existing folder'
     )
   try:
-    found = [
+    files = [
       (f'{word}/{entry.name}', entry.stat())
       for word in WORDS
       if os.path.isdir(os.path.join(speech_dir, word))
       for entry in os.scandir(os.path.join(speech_dir, word))
-      if _is_clip(entry)
+      if entry.name.endswith('.wav')
+      and not entry.name.startswith('.')
+      and entry.is_file()
     ]
     listed = _read_lists(speech_dir)
   except OSError as error:
     raise errors.InputError(
       'speech_dir', speech_dir, f'cannot be read: {error}'
     ) from error
-  if not found:
+  if not files:
     raise errors.InputError(
       'speech_dir',
       speech_dir,
-      'must hold a folder of .wav files for each word, such as '
+      'must have a folder of .wav files for each word, such as '
       'yes/0a7c2a8d_nohash_0.wav',
     )
-  return sorted(
-    Clip(
-      name,
-      hashed_split(name) if listed is None else listed.get(name, TRAIN),
-      stat.st_size,
-      stat.st_mtime_ns,
-    )
-    for name, stat in found
-  )
+  clips = []
+  for name, stat in files:
+    split = hashed_split(name) if listed is None else listed.get(name, TRAIN)
+    clips.append(Clip(name, split, stat.st_size, stat.st_mtime_ns))
+  return sorted(clips)
 
 
 def read(speech_dir: str, name: str) -> np.ndarray:
-  """A clip's samples, int16 [n].
+  """Returns the samples of a clip, int16 [n].
 
   Raises:
-    ClipError: it cannot be read.
+    ClipError: the clip cannot be read.
   """
   try:
     with open(os.path.join(speech_dir, name), 'rb') as file:
@@ -115,64 +113,54 @@ def read(speech_dir: str, name: str) -> np.ndarray:
 
 
 def word(name: str) -> str:
-  """What is said in a clip."""
+  """Returns the word of a clip."""
   return posixpath.dirname(name)
 
 
 def speaker(name: str) -> str:
-  """Who says it: the file's name before `_nohash_`."""
+  """Returns the speaker of a clip: its file name before `_nohash_`."""
   return re.sub(r'(_nohash_.*)?\.wav$', '', posixpath.basename(name))
 
 
 def hashed_split(name: str) -> str:
-  """The split that the data set's authors give to all of a speaker's clips.
+  """Returns the split that the authors assign to all clips of a speaker.
 
-  With h the SHA-1 of the file's name before `_nohash_`, as a number, and
-  p = 100 (h mod 2^27) / (2^27 - 1): p < 10 is for validation, 10 <= p < 20 for
-  testing and the rest for training.
+  With h the SHA-1 of the file name before `_nohash_`, as a number, and
+  p = 100 (h mod 2^27) / (2^27 - 1): validation if p < 10, test if
+  10 <= p < 20, and train otherwise.
   """
-  who = re.sub(r'_nohash_.*$', '', posixpath.basename(name))
-  number = int(hashlib.sha1(os.fsencode(who)).hexdigest(), 16) % _BUCKETS
+  key = re.sub(r'_nohash_.*$', '', posixpath.basename(name))
+  number = int(hashlib.sha1(os.fsencode(key)).hexdigest(), 16) % _BUCKETS
   percent = number * (100.0 / (_BUCKETS - 1))
   if percent < 10:
     return VALIDATION
   return TEST if percent < 20 else TRAIN
 
 
-def tell_skipped(skipped: Collection[str], total: int) -> None:
-  """Logs which clips could not be read: a line for each of the first few.
+def log_skipped(skipped: Sequence[str], total: int) -> None:
+  """Logs the number of unreadable clips and the first few of them.
 
   Args:
-    skipped: clips and what is wrong with them.
-    total: the number of clips there were.
+    skipped: names of clips with the reasons.
+    total: the number of all clips.
   """
   if skipped:
     logging.warning('skipped %d of %d clips:', len(skipped), total)
-    for line in list(skipped)[:_NAMED]:
+    for line in skipped[:_MAX_LOGGED]:
       logging.warning('  %s', line)
-    if len(skipped) > _NAMED:
-      logging.warning('  and %d more', len(skipped) - _NAMED)
-
-
-def _is_clip(entry: os.DirEntry[str]) -> bool:
-  hidden = entry.name.startswith('.')
-  return entry.name.endswith('.wav') and not hidden and entry.is_file()
+    if len(skipped) > _MAX_LOGGED:
+      logging.warning('  and %d more', len(skipped) - _MAX_LOGGED)
 
 
 def _read_lists(speech_dir: str) -> dict[str, str] | None:
-  """Clip -> split, for validation and testing; None without both lists."""
+  """Returns the splits of listed clips; None if a list is missing."""
   splits: dict[str, str] = {}
   for split, file in _LISTS.items():
+    path = os.path.join(speech_dir, file)
     try:
-      with open(
-        os.path.join(speech_dir, file), encoding='utf-8', errors='replace'
-      ) as lines:
+      with open(path, encoding='utf-8', errors='replace') as lines:
         splits |= {line.strip(): split for line in lines}
     except FileNotFoundError:
-      logging.info(
-        "%s has no %s: the clips' splits follow from their speakers",
-        speech_dir,
-        file,
-      )
+      logging.info('no %s; splits follow from the speakers', path)
       return None
   return splits

@@ -1,7 +1,7 @@
 """Speech Commands v0.01 as a TFDS data set.
 
-TFDS itself only has v0.02, with twelve labels. Importing this module registers
-`speech_commands_v001`, for `tfds.load` and the like.
+TFDS provides only v0.02, with twelve labels. Importing this module registers
+`speech_commands_v001` with TFDS.
 """
 
 import os
@@ -17,8 +17,8 @@ from safl_tf.data.speech_commands import archive, features
 URL = 'http://download.tensorflow.org/data/speech_commands_v0.01.tar.gz'
 
 _DESCRIPTION = """
-64,721 clips of one second or less in which 30 short English words are said.
-The words are those of Speech Commands v0.01; its background noise is left out.
+64,721 clips of one second or less, each with one of 30 short English words.
+The words are those of Speech Commands v0.01, without its background noise.
 The splits are those of its validation_list.txt and testing_list.txt.
 """
 _CITATION = """
@@ -36,14 +36,14 @@ class SpeechCommandsV001(tfds.core.GeneratorBasedBuilder):
   """Clips of 30 words, with their speakers.
 
   An example has `audio` (int16 [n], 16 kHz), `label` (the word), `speaker` and
-  `file`, such as `yes/0a7c2a8d_nohash_0.wav`. Clips that cannot be read are
-  left out and named in the log.
+  `file`, such as `yes/0a7c2a8d_nohash_0.wav`. Unreadable clips are skipped and
+  logged.
   """
 
   VERSION = tfds.core.Version('0.0.1')
   RELEASE_NOTES = {'0.0.1': 'The archive of 3 August 2017.'}  # noqa: RUF012
 
-  # In place of a file checksums.tsv beside the module.
+  # Replaces the file checksums.tsv of TFDS.
   url_infos = {  # noqa: RUF012
     URL: checksums.UrlInfo(
       size=tfds.core.utils.Size(1_489_096_277),
@@ -57,12 +57,12 @@ class SpeechCommandsV001(tfds.core.GeneratorBasedBuilder):
   def __init__(
     self, *, speech_dir: str | os.PathLike[str] | None = None, **kwargs: Any
   ):
-    """Makes a builder.
+    """Creates a builder.
 
     Args:
-      speech_dir: the folder of the unpacked archive to prepare the data set
-        from; None means to download the archive.
-      **kwargs: as for any TFDS builder, such as `data_dir`.
+      speech_dir: the folder of the extracted archive; None means to download
+        the archive.
+      **kwargs: arguments of TFDS builders, such as `data_dir`.
     """
     super().__init__(**kwargs)
     self._speech_dir = speech_dir
@@ -121,4 +121,4 @@ class SpeechCommandsV001(tfds.core.GeneratorBasedBuilder):
           'file': name,
         },
       )
-    archive.tell_skipped(skipped, len(names))
+    archive.log_skipped(skipped, len(names))

@@ -1,7 +1,7 @@
-"""The front end for speech: from a clip of one second to 59 × 13 numbers.
+"""The speech front end: 59 × 13 coefficients of a clip of one second.
 
-A clip x[0..15999] is cut into 59 frames of 1024 samples (64 ms), each 256
-samples after the one before (75 % overlap); 1 + ⌊(16000 - 1024) / 256⌋ = 59.
+A clip x[0..15999] is cut into 59 frames of 1024 samples (64 ms) with a step of
+256 samples (75 % overlap); 1 + ⌊(16000 - 1024) / 256⌋ = 59.
 
     X[t, f] = Σ_n x[256 t + n] · w[n] · exp(-2πi f n / 1024),   f = 0..512
     w[n] = 0.5 - 0.5 cos(2π n / 1024)                           (Hann)
@@ -9,7 +9,8 @@ samples after the one before (75 % overlap); 1 + ⌊(16000 - 1024) / 256⌋ = 59
     c[t, k] = √(2 / 80) Σ_b ln(m[t, b] + 1e-6) cos(π k (b + ½) / 80)
 
 W has 80 triangles between 80 and 7600 Hz, evenly spaced and linear in
-mel = 1127 ln(1 + hertz / 700), each with peak 1. Of c the first 13 are kept.
+mel = 1127 ln(1 + hertz / 700), each with peak 1. The features are the first 13
+coefficients c.
 """
 
 import functools
@@ -29,29 +30,29 @@ SAMPLE_RATE = 16_000
 SAMPLES = 16_000  # of a clip: one second
 FRAMES = 59
 COEFFICIENTS = 13
-FRONT_END = 1  # one more whenever the numbers that come out change
+FRONT_END = 1  # version; increase it whenever the features change
 
 _FRAME, _STEP = 1024, 256
 _BANDS = 80
-_LOWEST_HERTZ, _HIGHEST_HERTZ = 80.0, 7600.0
-_FLOOR = 1e-6  # keeps silence's logarithm finite
+_MIN_HERTZ, _MAX_HERTZ = 80.0, 7600.0
+_FLOOR = 1e-6  # keeps the logarithm of silence finite
 
 
 class ClipError(ValueError):
-  """Says what is wrong with a clip."""
+  """The reason why a clip is unreadable."""
 
 
 def decode(data: bytes) -> np.ndarray:
-  """The samples of a .wav file.
+  """Returns the samples of a .wav file.
 
   Args:
-    data: what is in the file: 16-bit PCM, mono, 16 kHz.
+    data: the file's bytes: 16-bit PCM, mono, 16 kHz.
 
   Returns:
     int16 [n], with n >= 1.
 
   Raises:
-    ClipError: it is no such file, or it is cut off or empty.
+    ClipError: the file has another format, or is truncated or empty.
   """
   try:
     with wave.open(io.BytesIO(data)) as clip:
@@ -66,41 +67,38 @@ def decode(data: bytes) -> np.ndarray:
         raise ClipError('no samples')
       frames = clip.readframes(length)
   except EOFError as error:
-    raise ClipError('the header is cut off') from error
-  except (RuntimeError, wave.Error) as error:  # both for a broken header
-    raise ClipError(str(error) or 'the header is broken') from error
+    raise ClipError('the header is truncated') from error
+  except (RuntimeError, wave.Error) as error:  # either, for a damaged header
+    raise ClipError(str(error) or 'the header is damaged') from error
   if len(frames) != 2 * length:
-    raise ClipError(f'{len(frames) // 2} samples, but announces {length}')
+    raise ClipError(f'{len(frames) // 2} samples instead of {length}')
   return np.frombuffer(frames, '<i2')
 
 
 def fit(samples: np.ndarray) -> np.ndarray:
-  """Exactly 16,000 samples: zeros added, or samples cut off, at the end."""
+  """Pads with zeros, or truncates, to 16,000 samples."""
   fitted = np.zeros(SAMPLES, samples.dtype)
   fitted[: len(samples)] = samples[:SAMPLES]
   return fitted
 
 
 def mel_matrix() -> 'tf.Tensor':
-  """W [513, 80]: how much of each frequency each band takes."""
+  """Returns W [513, 80], the weight of each frequency in each band."""
   import tensorflow as tf
 
   return tf.signal.linear_to_mel_weight_matrix(
-    _BANDS, _FRAME // 2 + 1, SAMPLE_RATE, _LOWEST_HERTZ, _HIGHEST_HERTZ
+    _BANDS, _FRAME // 2 + 1, SAMPLE_RATE, _MIN_HERTZ, _MAX_HERTZ
   )
 
 
 def mel_spectrogram(
   waveforms: 'np.ndarray | tf.Tensor', power: float = 2.0
 ) -> 'tf.Tensor':
-  """m: what is in each band of each frame.
+  """Returns m, float32 [N, 59, 80].
 
   Args:
     waveforms: float32 [N, 16000], in [-1, 1].
     power: 2 for the power spectrum |X|², 1 for the magnitudes |X|.
-
-  Returns:
-    float32 [N, 59, 80].
   """
   import tensorflow as tf
 
@@ -111,14 +109,11 @@ def mel_spectrogram(
 def mfcc(
   waveforms: 'np.ndarray | tf.Tensor', power: float = 2.0
 ) -> 'tf.Tensor':
-  """c: the first 13 mel-frequency cepstral coefficients of each frame.
+  """Returns the mel-frequency cepstral coefficients, float32 [N, 59, 13].
 
   Args:
     waveforms: float32 [N, 16000], in [-1, 1].
     power: 2 for the power spectrum |X|², 1 for the magnitudes |X|.
-
-  Returns:
-    float32 [N, 59, 13].
   """
   import tensorflow as tf
 
@@ -129,7 +124,7 @@ def mfcc(
 
 @functools.cache
 def compiled(power: float) -> 'Callable[[np.ndarray | tf.Tensor], tf.Tensor]':
-  """`mfcc` of int16 samples [N, 16000], compiled, always on the CPU."""
+  """Returns `mfcc` of int16 samples [N, 16000], compiled for the CPU."""
   import tensorflow as tf
 
   @tf.function(input_signature=[tf.TensorSpec([None, SAMPLES], tf.int16)])
@@ -141,7 +136,7 @@ def compiled(power: float) -> 'Callable[[np.ndarray | tf.Tensor], tf.Tensor]':
 
 
 def check_power(power: float) -> float:
-  """1 or 2, as a float."""
+  """Returns 1.0 or 2.0; refuses other values."""
   if power not in (1, 2):
     raise errors.InputError(
       'power', power, 'must be 2 (power spectrum) or 1 (magnitudes)'

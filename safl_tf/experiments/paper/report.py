@@ -16,8 +16,8 @@ from safl_tf.experiments.paper import (
 from safl_tf.experiments.paper import (
   runs as runs_lib,
 )
-from safl_tf.reporting import comparison, plots
 from safl_tf.reporting import html as html_lib
+from safl_tf.reporting import plots, tables
 from safl_tf.util import atomic_io
 
 _PAPER = '"Gradual Federated Learning with Simulated Annealing"'
@@ -50,17 +50,15 @@ def write(folder: pathlib.Path, results: run_stats.Results) -> str:
   figures = folder / 'figures'
   figures.mkdir(parents=True, exist_ok=True)
   for name, chart in outcome.charts.items():
-    atomic_io.write_text(
-      figures / f'{name}.csv', comparison.to_csv(_points(chart))
-    )
+    atomic_io.write_text(figures / f'{name}.csv', tables.to_csv(_points(chart)))
     plots.chart(chart, figures / f'{name}.png')
   if outcome.compared:
-    rows = comparison.to_csv(_numbers(outcome))
+    rows = tables.to_csv(_numbers(outcome))
     atomic_io.write_text(folder / 'values.csv', rows)
   atomic_io.write_text(folder / 'report.md', markdown(results, outcome))
   atomic_io.write_text(folder / 'report.html', html(results, outcome))
-  tables = [comparison.to_markdown(table.lines) for table in outcome.tables]
-  return '\n'.join([*tables, summary(outcome)])
+  texts = [tables.to_markdown(table.lines) for table in outcome.tables]
+  return '\n'.join([*texts, summary(outcome)])
 
 
 def summary(outcome: results_lib.Outcome) -> str:
@@ -94,7 +92,7 @@ def markdown(results: run_stats.Results, outcome: results_lib.Outcome) -> str:
     'text': str,
     'note': str,
     'list': _listed,
-    'table': lambda lines: comparison.to_markdown(lines).rstrip(),
+    'table': lambda lines: tables.to_markdown(lines).rstrip(),
   }
   shared, own = _settings(results.plan)
   return '\n\n'.join(
@@ -109,7 +107,7 @@ def markdown(results: run_stats.Results, outcome: results_lib.Outcome) -> str:
       '## Settings, as flags of safl-train',
       'All runs: '
       + ' '.join(f'`--{name}={value}`' for name, value in shared.items()),
-      comparison.to_markdown(own),
+      tables.to_markdown(own),
     ]
   )
 

@@ -46,7 +46,7 @@ def accuracy_chart(
   title: str, curves: Sequence[plots.Curve], x: str = 'communication round'
 ) -> plots.Chart:
   """A chart of accuracies in %."""
-  return plots.Chart(title, x, 'test accuracy (%)', curves, most=100.0)
+  return plots.Chart(title, x, 'test accuracy (%)', curves, y_max=100.0)
 
 
 def curve(

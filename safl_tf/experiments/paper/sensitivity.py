@@ -165,7 +165,7 @@ def _charts(
 
   def chart(title: str, x: str, drawn: Sequence[plots.Curve]) -> plots.Chart:
     y = "SAFL's lead (points)"
-    return plots.Chart(title, x, y, drawn, most=100.0, signed=True)
+    return plots.Chart(title, x, y, drawn, y_max=100.0, signed=True)
 
   paper = plots.Curve(
     f'in round {_ROUND} of the paper',

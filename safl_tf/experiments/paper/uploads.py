@@ -224,7 +224,7 @@ def _charts(
         plots.Curve('Extended SAFL', nus, [s for _, s in known]),
         plots.Curve('paper', ends, [goal] * len(ends)),
       ],
-      most=100.0,
+      y_max=100.0,
     ),
   }
 

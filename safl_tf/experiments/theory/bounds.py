@@ -1,13 +1,12 @@
-"""The paper's bounds of SAFL's mean squared error, with their conditions.
+"""The paper's bounds on SAFL's mean squared error, and their conditions.
 
-Numbers in brackets are the paper's equations and letters are its own. t counts
-local gradient steps, q of them in a round, so that t = r·q after r rounds. What
-is bounded is ŵ_t = Σ_k η_k w_t^(k), the average of the models that clients have
-*after* they mixed z̄ into their own.
+Letters and numbers in brackets are the paper's. t counts local gradient steps,
+q per round, so t = r·q after r rounds. The bounds are on ŵ_t = Σ_k η_k w_t^(k),
+the average of the clients' models *after* they mixed z̄ into their own.
 
-Functions take t as a number or an array and give as many bounds. They are the
-paper's, and docs/theory.md tells which of them hold: (16) does not for many
-settings that it allows; `jensen_bound`, which is not in the paper, always does.
+Functions take t as a number or an array and return as many bounds. Which of
+them hold is in docs/theory.md: (16) fails in many settings that it allows;
+`jensen_bound`, which is not in the paper, always holds.
 """
 
 import dataclasses
@@ -19,20 +18,20 @@ import numpy as np
 
 from safl_tf.util import errors, validation
 
-_ROUNDING = 1e-12  # what equality may be off by
+_TOLERANCE = 1e-12  # rounding error in a comparison
 
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-  """What the bounds know of the functions F_k that clients minimise.
+  """The constants of the clients' functions F_k.
 
   Attributes:
-    mu: μ > 0, of A2, or of A4 for `quasi_convex_bound`.
-    eta: η_k, the clients' weights in z̄, which add up to 1.
-    variance: σ_k² of A3: the trace of the variance of client k's stochastic
-      gradient; for `quasi_convex_bound` that of A5: its mean square.
+    mu: μ > 0 of A2, or of A4 for `quasi_convex_bound`.
+    eta: η_k, the clients' weights in z̄; they sum to 1.
+    variance: σ_k² of A3, the trace of the covariance of client k's stochastic
+      gradient; for `quasi_convex_bound` that of A5, its mean square.
     zeta: ζ = max_k E‖w_0^(k) - w*‖².
-    lam: λ ≥ μ of A2; None where it is not known.
+    lam: λ ≥ μ of A2; None if unknown.
   """
 
   mu: float
@@ -45,125 +44,115 @@ class Problem:
     validation.real('mu', self.mu, 0, open_low=True)
     if self.lam is not None:
       validation.real('lam', self.lam, self.mu)
-    _check_list('eta', self.eta)
+    for name in ('eta', 'variance'):
+      values = np.asarray(getattr(self, name), float)
+      if values.shape != (np.size(self.eta),) or not (values >= 0).all():
+        raise errors.InputError(
+          name, getattr(self, name), 'must be a number >= 0 for each client'
+        )
     if abs(sum(self.eta) - 1) > 1e-9:
-      raise errors.InputError('eta', self.eta, 'must add up to 1')
-    _check_list('variance', self.variance, len(self.eta))
+      raise errors.InputError('eta', self.eta, 'must sum to 1')
     validation.real('zeta', self.zeta, 0)
 
   @property
-  def rate_limit(self) -> float:
-    """1/(2λ - μ), below which α must be in the main theorem."""
+  def max_rate(self) -> float:
+    """1/(2λ - μ), the exclusive upper limit of α in the main theorem."""
     if self.lam is None:
       raise errors.InputError('lam', None, 'must be known for this bound')
     return 1 / (2 * self.lam - self.mu)
 
   def noise(self, power: int) -> float:
-    """Σ_k η_k^power·σ_k²."""
+    """Returns Σ_k η_k^power·σ_k²."""
     return float(np.power(self.eta, power) @ np.asarray(self.variance))
 
 
-def equal(
-  n: int,
-  mu: float,
-  variance: Sequence[float],
-  zeta: float,
-  lam: float | None = None,
-) -> Problem:
-  """Clients of equal weight, as in the remark on n: η_k = 1/n.
-
-  Then Σ_k η_k²σ_k² is σ̄²/n, where σ̄² is the mean of the σ_k².
-  """
-  validation.integer('n', n, low=1)
-  return Problem(mu, [1 / n] * n, variance, zeta, lam)
-
-
 def exponent(problem: Problem, alpha: float, epsilon: float, p: float) -> float:
-  """The c of (16), by which mixing is said to shrink the error.
+  """Returns c of (16), by which mixing is claimed to shrink the error.
 
     c = (1 - p(1 - ε²))·((1 - α(2λ - μ))/(1 - αμ))²,  α < 1/(2λ - μ)
 
   Args:
-    problem: with a known λ.
+    problem: the problem, with a known λ.
     alpha: α, the learning rate.
     epsilon: ε, the weight of z̄ in an element that is kept local.
-    p: the probability that an element is; the theorem takes it as constant.
+    p: the probability of keeping an element local; constant in the theorem.
   """
   _check_rate(problem, alpha)
   validation.real('epsilon', epsilon, 0, 1)
   validation.real('p', p, 0, 1)
-  shrink = (1 - alpha / problem.rate_limit) / (1 - alpha * problem.mu)
+  shrink = (1 - alpha / problem.max_rate) / (1 - alpha * problem.mu)
   return (1 - p * (1 - epsilon**2)) * shrink**2
 
 
 def main_bound(
   t: Any, problem: Problem, alpha: float, epsilon: float, p: float, q: int = 1
 ) -> np.ndarray:
-  """The main theorem, (16), under A1, A2, A3 and α < 1/(2λ - μ).
+  """Returns the bound of the main theorem, (16): A1, A2, A3, α < 1/(2λ - μ).
 
     E‖ŵ_t - w*‖² ≤ (1-αμ)^(2t)·ζ
                    + (α/μ)·Σ_k η_k²σ_k²·(1-(1-αμ)^(2q))/(1-e^(-c)(1-αμ)^(2q))
 
   Args:
     t: local steps.
-    problem: with a known λ.
+    problem: the problem, with a known λ.
     alpha: α, the constant learning rate.
-    epsilon: ε, see `exponent`, which gives c.
+    epsilon: ε, see `exponent`, which computes c.
     p: see `exponent`.
     q: the largest number of local steps in a round.
   """
   c = exponent(problem, alpha, epsilon, p)
   validation.integer('q', q, low=1)
-  kept = (1 - alpha * problem.mu) ** (2 * q)
-  share = (1 - kept) / (1 - math.exp(-c) * kept)
+  decay = (1 - alpha * problem.mu) ** (2 * q)
+  share = (1 - decay) / (1 - math.exp(-c) * decay)
   noise = alpha / problem.mu * problem.noise(2) * share
-  return _decay(t, problem, alpha) + noise
+  return _initial_error(t, problem, alpha) + noise
 
 
 def remark_bound(t: Any, problem: Problem, alpha: float) -> np.ndarray:
-  """The remark on n: (16) without its last factor, which is at most 1.
+  """Returns the bound of the remark on n: (16) without its last factor ≤ 1.
 
     E‖ŵ_t - w*‖² ≤ (1-αμ)^(2t)·ζ + (α/μ)·Σ_k η_k²σ_k²
 
   With η_k = 1/n the second term is ασ̄²/(nμ): the error that remains after many
-  steps falls with the number of clients.
+  steps decreases with the number of clients.
   """
   _check_rate(problem, alpha)
-  return _decay(t, problem, alpha) + alpha / problem.mu * problem.noise(2)
+  noise = alpha / problem.mu * problem.noise(2)
+  return _initial_error(t, problem, alpha) + noise
 
 
 def jensen_bound(t: Any, problem: Problem, alpha: float) -> np.ndarray:
-  """What the paper's recursions give without the step that does not hold.
+  """Returns the bound that the paper's recursions give without the wrong step.
 
     E‖ŵ_t - w*‖² ≤ Σ_k η_k E‖w_t^(k) - w*‖²
                  ≤ r^t·ζ + α²·Σ_k η_kσ_k²·(1 - r^t)/(1 - r),  r = (1-αμ)²
 
   The first step is Jensen's inequality. For the second, mixing does not raise
-  Σ_k η_k‖·‖², whatever p and ε are (the first half of the proof of (20)), and a
+  Σ_k η_k‖·‖² for any p and ε (the first half of the proof of (20)), and a
   gradient step multiplies a squared error by at most r and adds α²σ_k², where
-  α ≤ 2/(λ + μ), which α < 1/(2λ - μ) implies. It does not fall with n.
+  α ≤ 2/(λ + μ), which α < 1/(2λ - μ) implies. It does not decrease with n.
   """
   _check_rate(problem, alpha)
   r = (1 - alpha * problem.mu) ** 2
-  left = r ** _steps(t)
-  noise = alpha**2 * problem.noise(1) * (1 - left) / (1 - r)
-  return left * problem.zeta + noise
+  decay = r ** _steps(t)
+  noise = alpha**2 * problem.noise(1) * (1 - decay) / (1 - r)
+  return decay * problem.zeta + noise
 
 
 def corollary_bound(t: Any, problem: Problem, alpha0: float) -> np.ndarray:
-  """The corollary, (17): rates α_t = α_0/(t+1) give an error of O(1/t).
+  """Returns the bound of the corollary, (17): O(1/t) at rates α_t = α_0/(t+1).
 
     E‖ŵ_t - w*‖² ≤ c/(t+1),
     c = max{2α_0²·max_k σ_k²/(2 - (2 - μα_0)²), ζ},
     (2-√2)/μ < α_0 < (2+√2)/μ
 
-  "Under the same conditions" as (16), so that α_1 = α_0/2, the largest rate,
-  must be below 1/(2λ - μ). With α_0 > (2-√2)/μ that can only be where
+  "Under the same conditions" as (16), so α_1 = α_0/2, the largest rate, must be
+  below 1/(2λ - μ). With α_0 > (2-√2)/μ that is possible only for
   λ/μ < (3+√2)/2 = 2.207.
 
   Args:
     t: local steps.
-    problem: if its λ is None, the condition on α_1 goes unchecked.
+    problem: the problem; without λ, the condition on α_1 is not checked.
     alpha0: α_0.
   """
   mu = problem.mu
@@ -174,27 +163,27 @@ def corollary_bound(t: Any, problem: Problem, alpha0: float) -> np.ndarray:
       alpha0,
       f'must be between (2-√2)/μ = {low:.6g} and (2+√2)/μ = {high:.6g}',
     )
-  if problem.lam is not None and alpha0 / 2 >= problem.rate_limit:
+  if problem.lam is not None and alpha0 / 2 >= problem.max_rate:
     raise errors.InputError(
       'alpha0',
       alpha0,
-      f'must be below 2/(2λ-μ) = {2 * problem.rate_limit:.6g}, so that the '
-      'first rate, which is half of it, meets the main theorem',
+      f'must be below 2/(2λ-μ) = {2 * problem.max_rate:.6g}, so that the '
+      'first rate α_0/2 meets the condition of the main theorem',
     )
   c = 2 * alpha0**2 * max(problem.variance) / (2 - (2 - mu * alpha0) ** 2)
   return max(c, problem.zeta) / (_steps(t) + 1)
 
 
 def quasi_convex_bound(t: Any, problem: Problem, alpha0: float) -> np.ndarray:
-  """(20): the same rate without convexity, under A1, A4 and A5.
+  """Returns the bound (20) on non-convex functions: A1, A4 and A5.
 
     E Σ_k η_k‖w_t^(k) - w*‖² ≤ c/(t+1),  α_t = α_0/(t+1),  α_0 > 1/μ,
     c = max{α_0²·Σ_k η_kσ_k²/(μα_0 - 1), E Σ_k η_k‖w_0^(k) - w*‖²}
 
-  A4 is <∇F_k(w), w - w*> ≥ (μ/2)‖w - w*‖². ζ stands for the second entry of the
-  maximum, which is smaller or the same. The proof's induction multiplies by
-  1 - α_tμ as if that could not be negative. At t = 1 it is right up to
-  α_0 = 2/μ, and does no harm up to 3/μ; beyond, the bound can fail.
+  A4 is <∇F_k(w), w - w*> ≥ (μ/2)‖w - w*‖². ζ replaces the second entry of the
+  maximum and is at least as large. The proof's induction multiplies by
+  1 - α_tμ as if that were never negative. At t = 1 this is correct up to
+  α_0 = 2/μ and harmless up to 3/μ; beyond, the bound can fail.
   """
   mu = problem.mu
   validation.real('alpha0', alpha0, 1 / mu, open_low=True)
@@ -203,14 +192,14 @@ def quasi_convex_bound(t: Any, problem: Problem, alpha0: float) -> np.ndarray:
 
 
 def margin(epsilon: Any, p: Any, c1: float = 0.5) -> np.ndarray:
-  """g(ε, p), which the proof of (16) needs not to be negative; see (41).
+  """Returns g(ε, p), which the proof of (16) needs to be ≥ 0; see (41).
 
     g = p·c1·ε - p·ε² - (1 - c1)(1 - p)
 
   Args:
-    epsilon: ε, one or many.
-    p: the probability, one or many.
-    c1: at most 1/2; how much less depends on where clients are in their runs.
+    epsilon: ε, a number or an array.
+    p: the probability, a number or an array.
+    c1: at most 1/2; how much less depends on the clients' progress.
   """
   validation.real('c1', c1, 0, 0.5, open_low=True)
   epsilon, p = np.asarray(epsilon, float), np.asarray(p, float)
@@ -218,19 +207,19 @@ def margin(epsilon: Any, p: Any, c1: float = 0.5) -> np.ndarray:
 
 
 def condition_holds(epsilon: Any, p: Any, c1: float = 0.5) -> np.ndarray:
-  """Whether g(ε, p) ≥ 0, so that the proof of (16) speaks of such ε and p."""
-  return margin(epsilon, p, c1) >= -_ROUNDING
+  """Returns whether g(ε, p) ≥ 0, so that the proof of (16) covers ε and p."""
+  return margin(epsilon, p, c1) >= -_TOLERANCE
 
 
 def paired_epsilon(p: float, c1: float = 0.5) -> float:
-  """The ε that (42) ties to p: 2(1 - c1)(1 - p)/(c1·p)."""
+  """Returns the ε that (42) pairs with p: 2(1 - c1)(1 - p)/(c1·p)."""
   validation.real('c1', c1, 0, 0.5, open_low=True)
   validation.real('p', p, 0, 1, open_low=True)
   return 2 * (1 - c1) * (1 - p) / (c1 * p)
 
 
-def least_p(c1: float = 0.5, epsilon: float | None = None) -> float:
-  """The smallest p with g(ε, p) ≥ 0; more than 1 if there is none.
+def min_p(c1: float = 0.5, epsilon: float | None = None) -> float:
+  """Returns the smallest p with g(ε, p) ≥ 0; more than 1 if there is none.
 
   (43): 4(1 - c1)/(2 - c1)²                 with the best ε, c1/2
         (1 - c1)/(1 - c1 + c1·ε - ε²)       with a given one
@@ -239,23 +228,20 @@ def least_p(c1: float = 0.5, epsilon: float | None = None) -> float:
   if epsilon is None:
     return 4 * (1 - c1) / (2 - c1) ** 2
   validation.real('epsilon', epsilon, 0, 1)
-  room = 1 - c1 + c1 * epsilon - epsilon**2
-  return (1 - c1) / room if room > 0 else math.inf
+  denominator = 1 - c1 + c1 * epsilon - epsilon**2
+  return (1 - c1) / denominator if denominator > 0 else math.inf
 
 
 def last_round(
   temperature: float, c1: float = 0.5, epsilon: float | None = None
 ) -> float:
-  """Until which t the p = exp(-t/L) of annealing is at least `least_p`.
-
-  -L·ln of that; 0 if no round's p is.
-  """
+  """Returns the last t at which p = exp(-t/L) ≥ `min_p`; 0 if there is none."""
   validation.real('temperature', temperature, 0, open_low=True)
-  return max(0.0, -temperature * math.log(least_p(c1, epsilon)))
+  return max(0.0, -temperature * math.log(min_p(c1, epsilon)))
 
 
-def _decay(t: Any, problem: Problem, alpha: float) -> np.ndarray:
-  """(1-αμ)^(2t)·ζ."""
+def _initial_error(t: Any, problem: Problem, alpha: float) -> np.ndarray:
+  """Returns (1-αμ)^(2t)·ζ."""
   return (1 - alpha * problem.mu) ** (2 * _steps(t)) * problem.zeta
 
 
@@ -268,18 +254,7 @@ def _steps(t: Any) -> np.ndarray:
 
 def _check_rate(problem: Problem, alpha: float) -> None:
   validation.real('alpha', alpha, 0, open_low=True)
-  if alpha >= problem.rate_limit:
+  if alpha >= problem.max_rate:
     raise errors.InputError(
-      'alpha', alpha, f'must be below 1/(2λ-μ) = {problem.rate_limit:.6g}'
-    )
-
-
-def _check_list(name: str, values: Any, count: int | None = None) -> None:
-  """Refuses what is not a list of numbers >= 0, of a given length."""
-  found = np.asarray(values, float)
-  if found.ndim != 1 or not found.size or not (found >= 0).all():
-    raise errors.InputError(name, values, 'must be a list of numbers >= 0')
-  if count is not None and found.size != count:
-    raise errors.InputError(
-      name, values, f'must be one number for each of {count} clients'
+      'alpha', alpha, f'must be below 1/(2λ-μ) = {problem.max_rate:.6g}'
     )

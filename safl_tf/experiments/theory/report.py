@@ -1,176 +1,321 @@
-"""Tables of what was found: every number, and a summary in plain words."""
+"""Tables and figures of measured errors and bounds.
 
-import csv
-import io
-from collections.abc import Sequence
-from typing import Any
+All functions take the table of `trials.run`.
+"""
 
-from safl_tf.experiments.theory import comparisons as comparisons_lib
+import os
+from typing import TYPE_CHECKING, Any
 
-_ABOUT = {
-  '(16)': 'the main theorem',
-  'remark': "(16) without its last factor, the remark's ασ̄²/(nμ)",
-  'Jensen': 'what is left of the proofs without the step that fails',
-  '(17)': 'the corollary, rates α₀/(t+1)',
-  '(20)': 'the quasi-convex theorem, rates α₀/(t+1)',
+import numpy as np
+
+from safl_tf.experiments.theory import bounds, testbed, trials
+from safl_tf.reporting import plots, tables
+from safl_tf.util import atomic_io
+
+if TYPE_CHECKING:
+  import pandas as pd
+
+_BLUE, _ORANGE, _GREEN = plots.COLORS[:3]
+_GREY = '#777777'
+# Bound -> statement, label in legends, colour, dashes.
+_BOUNDS: dict[str, tuple[str, str, str, Any]] = {
+  '(16)': ('the main theorem', 'main theorem (16)', _ORANGE, '-'),
+  'remark': (
+    "(16) without its last factor, the remark's ασ̄²/(nμ)",
+    'remark on n',
+    _GREEN,
+    (0, (4, 2)),
+  ),
+  'Jensen': (
+    'the proofs without the step that fails',
+    'Jensen',
+    _GREY,
+    (0, (1, 1.5)),
+  ),
+  '(17)': ('the corollary, rates α₀/(t+1)', 'corollary (17)', _ORANGE, '-'),
+  '(20)': (
+    'the quasi-convex theorem, rates α₀/(t+1)',
+    'quasi-convex theorem (20)',
+    _ORANGE,
+    '-',
+  ),
 }
+_TITLES = {
+  'n': 'Error by local step t, for n clients',
+  'alpha': 'Error by local step t, for learning rates α',
+  'mixing': 'Error by local step t, for mixing rules',
+  'q': 'Error by local step t, for q local steps in a round',
+  'edges': 'Error by local step t, at the limits of (16)',
+  'corollary': 'Error by local step t, rates α₀/(t+1)',
+  'quasi_convex': 'Error by local step t, non-convex, rates α₀/(t+1)',
+}
+_COLUMNS = {'alpha': 4, 'edges': 2, 'quasi_convex': 4}
+_WHITE_BOX = {'boxstyle': 'square,pad=0.1', 'fc': 'white', 'lw': 0}
 _NOTES = (
-  'Error/bound is the largest measured in a run, at that t; beside it is the '
-  'largest exact one, where the error has a closed form. A bound holds if the '
-  'measured error nowhere exceeds it by more than '
-  f'{comparisons_lib.CERTAIN:g} standard errors, and the exact one not at all. '
-  '"Conditions" are the paper\'s: for (16) and its remark those on ε and p in '
-  'the proof, with c1 = 1/2; for (17) that also the first rate, α₀/2, is below '
-  '1/(2λ-μ).'
-)
-_SUMMARY = (
-  'study',
-  'setting',
-  'bound',
-  'conditions',
-  'error/bound',
-  'at t',
-  'exact',
-  'holds',
+  'error/bound is the largest ratio of a measured error to the bound in a run, '
+  'at that t; "exact" is the largest ratio of the exact error, where it has a '
+  'closed form. A bound holds if the measured error never exceeds it by more '
+  f'than {trials.MAX_STANDARD_ERRORS:g} standard errors, and the exact error '
+  "never exceeds it. Conditions are the paper's: for (16) and its remark, "
+  'those of the proof on ε and p with c1 = 1/2; for (17), also that the first '
+  'rate α₀/2 is below 1/(2λ-μ).'
 )
 
 
-def to_csv(comparisons: Sequence[comparisons_lib.Comparison]) -> str:
-  """A line for every setting, bound and t."""
-  text = io.StringIO()
-  rows = [row for found in comparisons for row in _rows(found)]
-  writer = csv.DictWriter(text, list(rows[0]), lineterminator='\n')
-  writer.writeheader()
-  writer.writerows(rows)
-  return text.getvalue()
-
-
-def _rows(found: comparisons_lib.Comparison) -> list[dict[str, Any]]:
-  setting = found.case.setting
-  told = {
-    'study': found.case.study,
-    'setting': found.case.name,
-    'n': setting.n,
-    'mu': setting.mu,
-    'lambda': setting.lam,
-    'wave': setting.wave,
-    'alpha': '' if setting.decaying else setting.rate,
-    'alpha0': setting.rate if setting.decaying else '',
-    'epsilon': setting.epsilon,
-    'p': setting.p if setting.temperature is None else '',
-    'temperature': setting.temperature or '',
-    'q': setting.q,
-    'bound_name': found.bound_name,
-    'conditions': 'met' if found.met else 'not met',
-  }
-  exact = [''] * len(found.t)
-  if found.exact is not None:
-    exact = [f'{value:.6g}' for value in found.exact]
-  return [
-    {
-      **told,
-      't': int(t),
-      'mse': f'{mse:.6g}',
-      'standard_error': f'{error:.3g}',
-      'exact': known,
-      'bound': f'{bound:.6g}',
-      'holds': _yes(holds),
-    }
-    for t, mse, error, known, bound, holds in zip(
-      found.t,
-      found.mse,
-      found.error,
-      exact,
-      found.bound,
-      found.holds,
-      strict=True,
-    )
-  ]
-
-
-def summary(
-  comparisons: Sequence[comparisons_lib.Comparison],
-) -> list[tuple[str, ...]]:
-  """A heading, and a row for every setting and bound.
-
-  Error/bound is the largest of a run, at t; 'exact' the largest exact one.
-  """
-  rows: list[tuple[str, ...]] = [_SUMMARY]
-  for found in comparisons:
-    i, exact = int(found.ratio.argmax()), found.exact_ratio
-    rows.append(
-      (
-        found.case.study,
-        found.case.name,
-        found.bound_name,
-        'met' if found.met else 'not met',
-        f'{found.ratio[i]:.3f}',
-        str(found.t[i]),
-        '' if exact is None else f'{exact.max():.3f}',
-        _yes(bool(found.holds.all())),
-      )
-    )
-  return rows
-
-
-def counts(comparisons: Sequence[comparisons_lib.Comparison]) -> list[str]:
-  """A sentence for each bound: how often it holds."""
-  told = []
-  for name, about in _ABOUT.items():
-    # A setting may be in several studies.
-    of_bound = {c.case.setting: c for c in comparisons if c.bound_name == name}
-    for met, words in ((True, 'are met'), (False, 'are not met')):
-      some = [c for c in of_bound.values() if c.met == met]
-      if some:
-        held = sum(bool(c.holds.all()) for c in some)
-        told.append(
-          f'{name}, {about}: holds in {held} of {len(some)} settings where the '
-          f"paper's conditions {words}."
-        )
-  return told
-
-
-def to_text(rows: Sequence[Sequence[str]]) -> str:
-  """Rows in aligned columns."""
-  widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-  lines = [
-    '  '.join(f'{cell:<{w}}' for cell, w in zip(row, widths, strict=True))
-    for row in rows
-  ]
-  return '\n'.join(line.rstrip() for line in lines)
-
-
-def to_markdown(
-  comparisons: Sequence[comparisons_lib.Comparison],
-  command: str,
-  pictures: Sequence[str],
-) -> str:
-  """The report: sentences, the summary as a table, and pictures.
+def write(folder: str, frame: 'pd.DataFrame', command: str) -> str:
+  """Writes theory.csv, report.md and figures to a folder.
 
   Args:
-    comparisons: what was found.
-    command: what was run, in a line.
-    pictures: file names.
+    folder: an existing folder.
+    frame: the table of `trials.run`.
+    command: the command line that made it.
+
+  Returns:
+    The tables of report.md.
   """
-  rows = summary(comparisons)
-  table = [rows[0], ('---',) * len(rows[0]), *rows[1:]]
-  return '\n'.join(
-    [
-      '# Measured errors beside the bounds',
-      '',
-      command,
-      '',
-      *(f'- {sentence}' for sentence in counts(comparisons)),
-      '',
-      _NOTES,
-      '',
-      *(f'| {" | ".join(row)} |' for row in table),
-      '',
-      *(f'![{name}]({name})' for name in pictures),
-      '',
-    ]
+  figures = write_figures(folder, frame)
+  text = '\n'.join(
+    tables.to_markdown([list(table), *table.to_numpy().tolist()], left=4)
+    for table in (counts(frame), summary(frame))
+  )
+  images = '\n'.join(f'![{name}]({name})' for name in figures)
+  parts = [
+    '# Measured errors and bounds',
+    command,
+    text + '\n' + _NOTES,
+    images,
+  ]
+  for name, content in {
+    'theory.csv': to_csv(frame),
+    'report.md': '\n\n'.join(parts) + '\n',
+  }.items():
+    atomic_io.write_text(os.path.join(folder, name), content)
+  return text
+
+
+def to_csv(frame: 'pd.DataFrame') -> str:
+  """Formats a row for every setting, bound and t as CSV."""
+  text = frame.drop(columns='config')
+  significant = {'mse': 6, 'standard_error': 3, 'exact': 6, 'bound': 6}
+  for name, digits in significant.items():
+    text[name] = text[name].map(f'{{:.{digits}g}}'.format, na_action='ignore')
+  text['holds'] = text['holds'].map(_yes_or_no)
+  return text.to_csv(index=False, lineterminator='\n')
+
+
+def summary(frame: 'pd.DataFrame') -> 'pd.DataFrame':
+  """Returns a row of text for every setting and bound; see `_NOTES`."""
+  import pandas as pd
+
+  rows = []
+  keys = ['study', 'setting', 'bound_name', 'conditions']
+  for (*labels, conditions), run in frame.groupby(keys, sort=False):
+    bound = run['bound'].where(run['bound'] > 0, np.inf)
+    ratio, exact = run['mse'] / bound, (run['exact'] / bound).max()
+    rows.append(
+      {
+        **dict(zip(('study', 'setting', 'bound'), labels, strict=True)),
+        'conditions': conditions,
+        'error/bound': f'{ratio.max():.3f}',
+        'at t': str(run['t'][ratio.idxmax()]),
+        'exact': '' if np.isnan(exact) else f'{exact:.3f}',
+        'holds': _yes_or_no(run['holds'].all()),
+      }
+    )
+  return pd.DataFrame(rows)
+
+
+def counts(frame: 'pd.DataFrame') -> 'pd.DataFrame':
+  """Returns a row of text for every bound: in how many settings it holds."""
+  import pandas as pd
+
+  keys = ['bound_name', 'conditions']
+  # Several studies may share a setting.
+  by_setting = frame.groupby([*keys, 'config'], sort=False)['holds'].all()
+  held = by_setting.groupby(level=keys).agg(['sum', 'size'])
+  rows = [
+    {
+      'bound': name,
+      'statement': _BOUNDS[name][0],
+      'conditions': conditions,
+      'holds': f'in {row["sum"]} of {row["size"]} settings',
+    }
+    for (name, conditions), row in held.iterrows()
+  ]
+  order = list(_BOUNDS)
+  return pd.DataFrame(sorted(rows, key=lambda row: order.index(row['bound'])))
+
+
+def _yes_or_no(value: bool) -> str:
+  return 'yes' if value else 'no'
+
+
+def write_figures(folder: str, frame: 'pd.DataFrame') -> list[str]:
+  """Writes all figures and returns their file names."""
+  names = []
+  for study, rows in frame.groupby('study', sort=False):
+    names.append(f'mse_{study}.png')
+    study_figure(rows, os.path.join(folder, names[-1]))
+  by_n = frame[frame['study'] == 'n']
+  if len(by_n):
+    names.append('final_by_n.png')
+    final_by_n(by_n, os.path.join(folder, names[-1]))
+  names.append('conditions.png')
+  conditions(os.path.join(folder, names[-1]))
+  return names
+
+
+def study_figure(frame: 'pd.DataFrame', path: plots.Path) -> Any:
+  """Draws errors and bounds of a study by t, a panel for each setting."""
+  study = frame['study'].iloc[0]
+  settings = list(frame.groupby('setting', sort=False))
+  columns = min(len(settings), _COLUMNS.get(study, 3))
+  rows = -(-len(settings) // columns)
+  with plots.new_figure(path) as figure:
+    figure.set_size_inches(max(7, 1 + 3 * columns), 1.2 + 2.2 * rows)
+    share = study != 'edges' and 'row'
+    grid = figure.subplots(rows, columns, squeeze=False, sharey=share)
+    for axes in grid.flat[len(settings) :]:
+      axes.set_visible(False)
+    labels: dict[str, Any] = {}
+    for axes, (name, runs) in zip(grid.flat, settings, strict=False):
+      _draw_setting(axes, runs)
+      axes.set_title(name, fontsize=9.5, weight='normal')
+      labels |= dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))
+    for axes in grid[:, 0]:
+      axes.set_ylabel('squared error')
+    for axes in grid[-1]:
+      plus = ' + 1' if frame['alpha0'].notna().any() else ''
+      axes.set_xlabel(f'local steps t{plus}')
+    figure.suptitle(_TITLES[study], weight='bold')
+    count = 3 if len(labels) > 4 and columns < 4 else len(labels)
+    place = {'loc': 'outside lower center', 'ncols': count}
+    figure.legend(labels.values(), labels.keys(), **place)
+  return figure
+
+
+def _draw_setting(axes: Any, runs: 'pd.DataFrame') -> None:
+  """Draws the measured error with its band, the exact error, and bounds."""
+  by_bound = dict(list(runs.groupby('bound_name', sort=False)))
+  first = next(iter(by_bound.values()))
+  decaying = first['alpha0'].notna().all()
+  t = first['t'] + 1 if decaying else first['t']
+  axes.plot(t, _positive(first['mse']), color=_BLUE, label='measured')
+  band = trials.MAX_STANDARD_ERRORS * first['standard_error']
+  axes.fill_between(
+    t,
+    _positive(first['mse'] - band),
+    _positive(first['mse'] + band),
+    color=_BLUE,
+    alpha=0.2,
+    linewidth=0,
+    label=f'± {trials.MAX_STANDARD_ERRORS:g} standard errors',
+  )
+  if first['exact'].notna().all():
+    style = {'color': 'black', 'linewidth': 0.9, 'linestyle': (0, (1, 2))}
+    axes.plot(t, _positive(first['exact']), **style, label='exact')
+  for name, run in by_bound.items():
+    _, label, color, dashes = _BOUNDS[name]
+    style = {'color': color, 'linestyle': dashes, 'linewidth': 1.5}
+    axes.plot(t, _positive(run['bound']), **style, label=label)
+  axes.set_yscale('log')
+  axes.margins(y=0.2)  # room for the verdict
+  if decaying:
+    axes.set_xscale('log')
+  failed = [name for name, run in by_bound.items() if not run['holds'].all()]
+  verdict = f'{" and ".join(failed)} exceeded' if failed else 'all bounds hold'
+  if first['conditions'].iloc[0] == 'not met':
+    verdict += '\nconditions not met'
+  axes.text(
+    0.97,
+    0.95,
+    verdict,
+    transform=axes.transAxes,
+    ha='right',
+    va='top',
+    fontsize=8.5,
+    color=_ORANGE if failed else '#444444',
+    bbox={**_WHITE_BOX, 'alpha': 0.9},
   )
 
 
-def _yes(value: bool) -> str:
-  return 'yes' if value else 'no'
+def _positive(values: 'pd.Series') -> 'pd.Series':
+  """Replaces values that a logarithmic axis cannot show by gaps."""
+  return values.where(values > 0)
+
+
+def final_by_n(frame: 'pd.DataFrame', path: plots.Path) -> Any:
+  """Draws the error at the end of a run by the number of clients."""
+  last = frame.groupby(['setting', 'bound_name'], sort=False).tail(1)
+  panels = list(last.groupby('lambda', sort=False))
+  with plots.new_figure(path) as figure:
+    figure.set_size_inches(max(7, 1 + 3.6 * len(panels)), 4)
+    grid = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+    for axes, (lam, runs) in zip(grid, panels, strict=True):
+      for name, run in runs.groupby('bound_name', sort=False):
+        _, label, color, dashes = _BOUNDS[name]
+        style = {'color': color, 'linestyle': dashes, 'label': label}
+        axes.plot(run['n'], run['bound'], **style)
+      axes.errorbar(
+        run['n'],
+        run['mse'],
+        trials.MAX_STANDARD_ERRORS * run['standard_error'],
+        color=_BLUE,
+        marker='o',
+        linestyle='',
+        capsize=3,
+        label='measured',
+      )
+      axes.set_xscale('log', base=2)
+      axes.set_yscale('log')
+      axes.set_xticks(run['n'], [str(n) for n in run['n']])
+      axes.set_xlabel('clients n')
+      label = testbed.curvature_label(lam)
+      axes.set_title(label, fontsize=9.5, weight='normal')
+    grid[0].set_ylabel('squared error at the end')
+    figure.suptitle('Gain from n clients', weight='bold')
+    handles, labels = grid[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc='outside lower center', ncols=4)
+  return figure
+
+
+def conditions(path: plots.Path, temperature: float = 80.0) -> Any:
+  """Draws the ε and p that the proof of (16) covers, for several c1."""
+  epsilon = np.linspace(0, 0.6, 241)
+  p = np.linspace(0.8, 1, 241)
+  levels = (0.5, 0.4, 0.3, 0.2)
+  with plots.new_figure(path) as figure:
+    figure.set_size_inches(7, 4.4)
+    axes = figure.subplots()
+    for i, c1 in enumerate(levels):
+      inside = bounds.margin(epsilon[None], p[:, None], c1)
+      style = {'colors': [_BLUE], 'alpha': 0.13 + 0.12 * i}
+      axes.contourf(epsilon, p, inside, levels=[0, 1], **style)
+    for c1 in levels:
+      corner = (c1 / 2, bounds.min_p(c1))
+      axes.plot(*corner, 'o', color=_BLUE, markersize=5)
+      axes.annotate(
+        f'$c_1$ = {c1:g}: p ≥ {corner[1]:.3f}',
+        corner,
+        (8, -13),
+        textcoords='offset points',
+        fontsize=9,
+        bbox=_WHITE_BOX,
+      )
+    paired_p = np.linspace(bounds.min_p(), 1, 100)
+    paired = [bounds.paired_epsilon(x) for x in paired_p]
+    axes.plot(
+      paired, paired_p, color=_ORANGE, label='the ε of (42), $c_1$ = 1/2'
+    )
+    for t in (1, 5, 9, 15):
+      p_t = float(np.exp(-t / temperature))
+      axes.axhline(p_t, color=_GREY, linewidth=0.9, linestyle=(0, (4, 3)))
+      label = f'p in round {t}, L = {temperature:g}'
+      axes.text(0.595, p_t + 0.002, label, ha='right', fontsize=8.5)
+    axes.axvline(0.3, color='black', linewidth=0.9, linestyle=(0, (1, 2)))
+    axes.text(0.305, 0.803, "the paper's ε = 0.3", fontsize=8.5)
+    axes.set(xlabel='ε', ylabel='p', xlim=(0, 0.6), ylim=(0.8, 1.003))
+    axes.set_yticks(np.arange(0.8, 1.01, 0.05))
+    axes.set_title('ε and p that the proof of (16) covers (blue)')
+    axes.legend(loc='lower left')
+  return figure

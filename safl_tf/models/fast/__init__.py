@@ -1,1 +1,1 @@
-"""Layers and model rewrites that compute faster than plain Keras."""
+"""Layers and model rewrites that are faster than plain Keras."""

@@ -1,14 +1,14 @@
-"""Wide convolution, 2×2 max-pooling and ReLU, arranged for a CPU without XLA.
+"""Wide convolution, 2×2 max-pooling and ReLU, optimised for a CPU without XLA.
 
-Three things make it faster than the native layers, with the same results:
+Faster than the native layers, with the same results, for three reasons:
 
-- The input's gradient of a padded convolution of stride 1 is itself such a
-  convolution, of the output's gradient with the kernel turned and transposed;
+- The input gradient of a padded convolution of stride 1 is itself such a
+  convolution, of the output gradient with the rotated and transposed kernel;
   computed as one, it is faster than TensorFlow's backward operation.
-- ReLU and a bias for each channel keep the order, so the maximum may be taken
-  first; what follows has a quarter of the elements.
-- The gradient of a 2×2 maximum by three comparisons of pairs is faster than
-  that of pooling. The first of equal elements gets it, as there.
+- ReLU and a bias per channel are monotonic, so that the maximum can be taken
+  first; the later operations have a quarter of the elements.
+- Three pairwise comparisons compute the gradient of a 2×2 maximum faster than
+  native pooling. Of equal elements the first gets the gradient, as there.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,30 +24,30 @@ Gradient = Callable[[tf.Tensor], Any]
 class WideConvPool2D(keras.layers.Conv2D):
   """`Conv2D` with 'same' padding, `MaxPooling2D(2)`, then bias and activation.
 
-  Its weights and configuration are those of the `Conv2D`. The activation must
-  be ReLU or none, and the input's height and width even.
+  Weights and configuration are those of the `Conv2D`. The activation must be
+  ReLU or linear, and the input's height and width even.
   """
 
   def call(self, inputs: tf.Tensor) -> tf.Tensor:
-    """[batch, height, width, channels] -> half the height and width."""
+    """Maps [batch, height, width, channels] to half the height and width."""
     y = max_pool(convolve(inputs, tf.convert_to_tensor(self.kernel)))
     if self.use_bias:
       y = tf.nn.bias_add(y, self.bias)
     return self.activation(y)
 
   def compute_output_shape(self, input_shape: Sequence[int]) -> tuple:
-    """The shape after pooling."""
+    """Returns the shape after pooling."""
     batch, height, width, _ = input_shape
     return batch, height // 2, width // 2, self.filters
 
 
 @tf.custom_gradient
 def convolve(x: tf.Tensor, kernel: tf.Tensor) -> tuple[tf.Tensor, Gradient]:
-  """A padded convolution of stride 1 with an odd kernel."""
+  """Computes a padded convolution of stride 1 with an odd kernel."""
 
   def gradient(dy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    turned = tf.transpose(tf.reverse(kernel, [0, 1]), [0, 1, 3, 2])
-    dx = tf.nn.conv2d(dy, turned, strides=1, padding='SAME')
+    rotated = tf.transpose(tf.reverse(kernel, [0, 1]), [0, 1, 3, 2])
+    dx = tf.nn.conv2d(dy, rotated, strides=1, padding='SAME')
     dk = tf.raw_ops.Conv2DBackpropFilter(
       input=x,
       filter_sizes=kernel.shape,
@@ -62,7 +62,7 @@ def convolve(x: tf.Tensor, kernel: tf.Tensor) -> tuple[tf.Tensor, Gradient]:
 
 @tf.custom_gradient
 def max_pool(x: tf.Tensor) -> tuple[tf.Tensor, Gradient]:
-  """The maximum of 2×2 elements; height and width are even."""
+  """Computes the maximum of 2×2 elements; height and width are even."""
   _, height, width, c = x.shape
   shape = tf.shape(x)
   halves = tf.reshape(x, [shape[0], height // 2, 2, width // 2, 2 * c])
@@ -70,27 +70,27 @@ def max_pool(x: tf.Tensor) -> tuple[tf.Tensor, Gradient]:
   rows = [tf.maximum(*pair) for pair in pairs]
 
   def gradient(dy: tf.Tensor) -> tf.Tensor:
-    shares = [
-      tf.concat(_share(dy_of_row, *pair), axis=-1)
-      for dy_of_row, pair in zip(_share(dy, *rows), pairs, strict=True)
+    row_gradients = [
+      tf.concat(_max_gradient(dy_of_row, *pair), axis=-1)
+      for dy_of_row, pair in zip(_max_gradient(dy, *rows), pairs, strict=True)
     ]
-    return tf.reshape(tf.stack(shares, axis=2), shape)
+    return tf.reshape(tf.stack(row_gradients, axis=2), shape)
 
   return tf.maximum(*rows), gradient
 
 
-def _share(
+def _max_gradient(
   dy: tf.Tensor, first: tf.Tensor, second: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-  """The gradient of the larger of two is all of it, of the other zero."""
-  mine = tf.cast(first >= second, dy.dtype) * dy
-  return mine, dy - mine
+  """Returns the gradients of the maximum of two tensors."""
+  dy_first = tf.cast(first >= second, dy.dtype) * dy
+  return dy_first, dy - dy_first
 
 
 def can_replace(
   conv: keras.layers.Layer, pool: keras.layers.Layer | None
 ) -> bool:
-  """Whether two layers are what `WideConvPool2D` computes."""
+  """Returns whether `WideConvPool2D` can replace the two layers."""
   if type(conv) is not keras.layers.Conv2D or pool is None:
     return False
   if type(pool) is not keras.layers.MaxPooling2D:

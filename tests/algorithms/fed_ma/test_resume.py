@@ -18,7 +18,7 @@ def run(rounds, folder=None, schedule='layerwise'):
     test_rounds.make('bbp', schedule, fraction=0.75),
     loop.Schedule(rounds, checkpoint_every=1),
     test_data=(TEST_X, TEST_Y),
-    folder=folder,
+    directory=folder,
     progress=False,
   )
 

@@ -1,4 +1,4 @@
-"""csv:FILE, good and broken."""
+"""Reading csv:FILE, valid and invalid."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def test_names_and_floats(tmp_path):
   assert data.class_names == ('setosa', 'versicolor')
   assert data.y_test.tolist() == [0, 0, 0, 1, 1, 1]
   assert data.y_test.dtype == np.int32
-  assert data.client is None
+  assert data.client_ids is None
   assert data.input_shape == (2,)
 
 
@@ -66,7 +66,7 @@ def test_layouts(tmp_path, text):
   assert data.y_test.tolist() == [0, 1]
 
 
-def test_columns_that_are_asked_for(tmp_path):
+def test_requested_columns(tmp_path):
   text = 'who,a,kind,b\nann,1,9,2\nbob,3,7,4\nann,5,7,6\n'
   data = load(
     tmp_path, text, label_column='kind', client_column='who', test_fraction=0.5
@@ -76,8 +76,8 @@ def test_columns_that_are_asked_for(tmp_path):
   table = csv.read(
     str(tmp_path / 'data.csv'),
     spec.Options(label_column='kind', client_column='who'),
-  ).train
-  assert table.client.tolist() == ['ann', 'bob', 'ann']
+  )
+  assert table.client_ids.tolist() == ['ann', 'bob', 'ann']
   np.testing.assert_array_equal(table.x, [[1, 2], [3, 4], [5, 6]])
 
 
@@ -87,22 +87,22 @@ def test_columns_by_number(tmp_path):
   assert data.class_names == ('2', '3')
 
 
-def test_client_column_is_found_and_split_with_the_rest(tmp_path):
+def test_default_client_column_is_split_with_the_examples(tmp_path):
   rows = [f'{i},{i % 2},dev{i % 5}' for i in range(40)]
   text = '\n'.join(['x,label,Client', *rows])
   data = load(tmp_path, text, test_fraction=0.25)
-  assert len(data.x_train) == len(data.client) == 30
+  assert len(data.x_train) == len(data.client_ids) == 30
   expected = [f'dev{int(x) % 5}' for x in data.x_train[:, 0]]
-  assert data.client.tolist() == expected
+  assert data.client_ids.tolist() == expected
 
 
-def test_last_column_but_the_clients(tmp_path):
+def test_label_is_the_last_column_before_the_client(tmp_path):
   data = load(tmp_path, 'a,b,species,client\n1,2,ant,x\n3,4,bee,y\n')
   assert data.class_names == ('ant', 'bee')
   np.testing.assert_array_equal(data.x_test, [[1, 2], [3, 4]])
 
 
-def test_y_may_be_a_class(tmp_path):
+def test_y_may_be_a_class_name(tmp_path):
   data = load(tmp_path, '1,2,y\n3,4,n\n')
   assert data.class_names == ('n', 'y')
   assert len(data.y_test) == 2
@@ -131,13 +131,14 @@ def test_other_numbers_become_float_images(tmp_path, row):
 
 
 @pytest.mark.parametrize('block', [1, 30, 1 << 22])
-def test_blocks_and_both_ways_of_reading(tmp_path, monkeypatch, block):
-  """Fast and slow blocks of one file give what the csv module would."""
+def test_blocks(tmp_path, monkeypatch, block):
+  """Values do not depend on the size of the blocks and match Python's."""
   monkeypatch.setattr(csv, '_BLOCK', block)
   rng = np.random.default_rng(0)
   cells = rng.integers(0, 1000, (60, 4)).astype(object)
   cells[20:40, 1] = rng.normal(size=20)
   cells[45, 2] = 12345
+  cells[50, 0] = 9007199254740993
   cells[:, 3] %= 3
   text = '\n'.join(','.join(map(str, row)) for row in cells)
   data = load(tmp_path, text)
@@ -147,58 +148,36 @@ def test_blocks_and_both_ways_of_reading(tmp_path, monkeypatch, block):
   assert data.y_test.tolist() == cells[:, 3].tolist()
 
 
-def test_fast_way_only_for_plain_small_numbers():
-  fast = lambda text: csv._small_numbers(text, 3, ',')
-  np.testing.assert_array_equal(
-    fast(b'1,20,300\n4,0,999\n'), [[1, 20, 300], [4, 0, 999]]
-  )
-  np.testing.assert_array_equal(fast(b'1,2,3\r\n4,5,6'), [[1, 2, 3], [4, 5, 6]])
-  for other in (
-    b'1,2\n3,4,5,6\n',  # ragged, though there are six cells
-    b'1,2,3\n\n4,5,6\n',
-    b'1,2,1000\n',
-    b'1,2,03\n',  # may be a name
-    b'1,2,-3\n',
-    b'1,2,\n',
-    b'1,2,a\n',
-    b'1, 2,3\n',
-    b'"1",2,3\n',
-  ):
-    assert fast(other) is None
+@pytest.mark.parametrize('block', [1, 4, 8, 1 << 22])
+@pytest.mark.parametrize('line', [2, 3, 5])
+@pytest.mark.parametrize('extra', [',9', ',', ',9,9'])
+def test_long_lines(tmp_path, monkeypatch, block, line, extra):
+  monkeypatch.setattr(csv, '_BLOCK', block)
+  lines = ['a,b,c,label'] + [f'{i},{i},{i},{i % 2}' for i in range(5)]
+  lines[line - 1] += extra
+  with pytest.raises(errors.InputError, match=f'line {line} has'):
+    load(tmp_path, '\n'.join(lines))
 
 
-def test_leading_zeros_stay_in_names(tmp_path):
+def test_client_ids_keep_leading_zeros(tmp_path):
   text = 'x,label,client\n1,0,007\n2,1,7\n'
-  table = csv.read(
-    write(tmp_path, text).removeprefix('csv:'), spec.Options()
-  ).train
-  assert table.client.tolist() == ['007', '7']
+  table = csv.read(write(tmp_path, text).removeprefix('csv:'), spec.Options())
+  assert table.client_ids.tolist() == ['007', '7']
 
 
-BROKEN = {
+INVALID = {
   'empty': ('', {}, 'is empty'),
   'blank': ('\n \n\n', {}, 'is empty'),
-  'header only': ('a,b,label\n', {}, 'there is no line but the header'),
+  'header only': ('a,b,label\n', {}, 'has a header but no examples'),
   'text': (
     FLOWERS.replace('1.4', 'much'),
     {},
     "line 5, column petal: 'much' is not a finite number",
   ),
-  'text among small numbers': (
-    '1,2,0\n3,4,1\n5,x,0\n',
-    {},
-    "line 3, column 2: 'x' is not a finite number",
-  ),
-  'nan': (
-    FLOWERS.replace('4.9', 'nan'),
-    {},
-    "line 3, column sepal: 'nan' is not a finite number",
-  ),
-  'too large': (
-    FLOWERS.replace('4.9', '1e39'),
-    {},
-    "line 3, column sepal: '1e39' is not a finite number",
-  ),
+  'text among integers': ('1,2,0\n3,4,1\n5,x,0\n', {}, 'line 3, column 2: '),
+  'nan': (FLOWERS.replace('4.9', 'nan'), {}, 'line 3, column sepal: '),
+  'too large': (FLOWERS.replace('4.9', '1e39'), {}, 'line 3, column sepal: '),
+  'boolean': ('a,label\nTrue,0\nFalse,1\n', {}, 'line 2, column a: '),
   'empty cell': (
     FLOWERS.replace('7.0', ''),
     {},
@@ -214,17 +193,16 @@ BROKEN = {
     {},
     'line 6 has 2 columns, but line 1 has 3',
   ),
-  'ragged small numbers': (
-    '1,2,0\n\n3,4,1,1\n',
+  'ragged integers': ('1,2,0\n\n3,4,1,1\n', {}, 'line 3 has 4 columns'),
+  'all rows longer than the header': (
+    'a,b,label\n1,2,3,0\n2,3,4,1\n',
     {},
-    'line 3 has 4 columns, but line 1 has 3',
+    'line 2 has 4 columns, but line 1 has 3',
   ),
-  'quotes': (
-    'a,label\n"1,0\n2,1\n',
-    {},
-    'line 3: unexpected end of data',
-  ),
-  'bytes': (
+  'unclosed quote': ('a,label\n"1,0\n2,1\n', {}, 'line 3: '),
+  'text after a quote': ('a,label\n1,0\n"2"3,1\n', {}, 'line 3: '),
+  'NUL': (b'a,label\n1,0\n2\x003,1\n', {}, 'line 3, column a: '),
+  'encoding': (
     b'a,label\n1,caf\n2,th\n3,caf\xe9\n',
     {},
     'line 4 is not UTF-8 text; save the file as UTF-8',
@@ -243,8 +221,7 @@ BROKEN = {
   'no client column': (
     FLOWERS,
     {'client_column': 'who'},
-    'has no column who (--client_column); its columns are sepal, petal, '
-    'species',
+    'has no column who (--client_column); ',
   ),
   'one column': (
     'a\n1\n',
@@ -252,27 +229,21 @@ BROKEN = {
     'line 1: columns a; must be a label and at least one feature, separated by '
     'commas, semicolons or tabs',
   ),
-  'client alone': (
-    'client\n1\n',
-    {},
-    'line 1: columns client; must be a label and at least one feature, '
-    'separated by commas, semicolons or tabs',
-  ),
+  'client alone': ('client\n1\n', {}, 'line 1: columns client; '),
   'label and client': (
     'a,b,label\n1,2,3\n',
     {'client_column': 'label'},
-    'line 1: columns a, b, label; must be a label and at least one feature, '
-    'separated by commas, semicolons or tabs',
+    'line 1: columns a, b, label; ',
   ),
   'unnamed column': (
     ',a,label\n0,1,2\n',
     {},
     'line 1: column 1 has no name',
   ),
-  'named twice': (
+  'repeated name': (
     'a,b,a,label\n0,1,2,3\n',
     {},
-    'line 1: column a is there twice',
+    'line 1: column a appears twice',
   ),
   'label with a fraction': (
     'a,target\n1,2\n2,0.5\n3,1\n',
@@ -283,7 +254,7 @@ BROKEN = {
   'one class': (
     'a,label\n1,cat\n2,cat\n',
     {},
-    'line 2, column label: all labels are cat; there must be two at least',
+    'line 2, column label: all labels are cat; there must be at least two',
   ),
   'unknown class': (
     FLOWERS,
@@ -294,22 +265,22 @@ BROKEN = {
   'image size': (
     FLOWERS,
     {'image_size': (3, 3)},
-    'rows of shape [2] are no images of --image_size=3,3',
+    'rows of shape [2] do not fit --image_size=3,3',
   ),
 }
 
 
-@pytest.mark.parametrize('text, options, message', BROKEN.values(), ids=BROKEN)
-def test_broken(tmp_path, text, options, message):
+@pytest.mark.parametrize(
+  'text, options, message', INVALID.values(), ids=INVALID
+)
+def test_invalid(tmp_path, text, options, message):
   with pytest.raises(errors.InputError) as caught:
     load(tmp_path, text, **options)
   name = f'csv:{tmp_path}/data.csv'
-  assert str(caught.value) == f'dataset={name}: {message}'
+  assert str(caught.value).startswith(f'dataset={name}: {message}')
 
 
 def test_too_few_to_hold_out(tmp_path):
   with pytest.raises(errors.InputError) as caught:
     load(tmp_path, 'a,label\n1,x\n2,y\n3,z\n', test_fraction=0.5)
-  assert str(caught.value) == (
-    'test_fraction=0.5: no class has enough examples to hold one out'
-  )
+  assert caught.value.argument == 'test_fraction'

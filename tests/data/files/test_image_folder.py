@@ -1,4 +1,4 @@
-"""folder:FOLDER, good and broken."""
+"""Reading folder:FOLDER, valid and invalid."""
 
 import numpy as np
 import pytest
@@ -55,7 +55,7 @@ def load(path, **options):
   return registry.load(f'folder:{path}', None, spec.Options(**options))
 
 
-def test_classes_and_a_share_for_testing(animals):
+def test_classes_and_held_out_images(animals):
   (animals / '.DS_Store').write_text('')
   (animals / 'ant' / '.hidden').write_text('')
   (animals / 'README.txt').write_text('beside the classes')
@@ -76,7 +76,7 @@ def test_train_and_test(animals):
   for name in ('ant', 'bee'):
     (parts / 'train').mkdir(exist_ok=True)
     (animals / name).rename(parts / 'train' / name)
-  assert len(load(parts).x_test) == 2  # a share of train, which is all
+  assert len(load(parts).x_test) == 2  # held out of train
   write(parts / 'test' / 'bee' / 'a.png', image(77))
   data = load(parts)
   assert len(data.x_train) == 10
@@ -113,7 +113,7 @@ def test_formats_and_colours(tmp_path):
   np.testing.assert_allclose(x[4], 70, atol=2)
 
 
-def test_first_frame_of_a_gif(tmp_path):
+def test_gif_yields_its_first_frame(tmp_path):
   for name in ('a', 'b'):
     (tmp_path / name).mkdir()
     (tmp_path / name / '1.gif').write_bytes(GIF)
@@ -161,7 +161,7 @@ def unknown_test_class(path):
   write(path / 'test' / 'cat' / '1.png', image(0))
 
 
-BROKEN = {
+INVALID = {
   'no classes': (
     no_classes,
     'no folders of images, which must be one for each class',
@@ -173,11 +173,11 @@ BROKEN = {
   'empty class': (lambda path: clear(path / 'bee'), 'class bee has no image'),
   'other file': (
     lambda path: (path / 'bee' / 'notes.txt').write_text('a'),
-    'bee/notes.txt is no png, jpeg, gif or bmp file',
+    'bee/notes.txt is not a png, jpeg, gif or bmp file',
   ),
   'folder in a class': (
     lambda path: (path / 'bee' / 'more.png').mkdir(),
-    'bee/more.png is no png, jpeg, gif or bmp file',
+    'bee/more.png is not a png, jpeg, gif or bmp file',
   ),
   'sizes': (
     lambda path: write(path / 'bee' / '9.png', image(1, (4, 7, 1))),
@@ -186,7 +186,7 @@ BROKEN = {
   ),
   'one class': (
     lambda path: (clear(path / 'bee'), (path / 'bee').rmdir()),
-    'ant/0.png: all labels are ant; there must be two at least',
+    'ant/0.png: all labels are ant; there must be at least two',
   ),
   'unknown test class': (
     unknown_test_class,
@@ -195,16 +195,16 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize('spoil, message', BROKEN.values(), ids=BROKEN)
-def test_broken(animals, spoil, message):
-  spoil(animals)
+@pytest.mark.parametrize('change, message', INVALID.values(), ids=INVALID)
+def test_invalid(animals, change, message):
+  change(animals)
   with pytest.raises(errors.InputError) as caught:
     load(animals)
   assert str(caught.value) == f'dataset=folder:{animals}: {message}'
 
 
 @pytest.mark.parametrize('data', [b'', b'no image', b'\x89PNG\r\n\x1a\nbroken'])
-def test_image_that_cannot_be_decoded(animals, data):
+def test_undecodable_image(animals, data):
   (animals / 'bee' / '3.png').write_bytes(data)
   with pytest.raises(errors.InputError) as caught:
     load(animals)

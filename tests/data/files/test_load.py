@@ -1,10 +1,11 @@
-"""What all of one's own data have in common."""
+"""Loading data files of any format."""
 
 import os
 
 import numpy as np
 import pytest
 
+from safl_tf.data import dataset
 from safl_tf.data.files import loader, spec, tabular
 from safl_tf.util import choices, errors
 
@@ -25,9 +26,9 @@ def table(labels):
   ],
 )
 def test_class_names(labels, expected):
-  found = tabular.class_names(table(labels))
-  assert found == expected
-  y = tabular.encode(table(labels), found)
+  names = tabular.class_names(table(labels))
+  assert names == expected
+  y = tabular.encode(table(labels), names)
   assert sorted(set(y.tolist())) == list(range(len(expected)))
 
 
@@ -45,27 +46,27 @@ def test_known_classes():
 
 def test_hold_out():
   y = np.repeat([0, 1, 2, 3], [50, 10, 2, 1])
-  kept, held = tabular.hold_out(y, 0.2)
+  kept, held = dataset.hold_out(y, 0.2)
   np.testing.assert_array_equal(np.union1d(kept, held), np.arange(63))
   assert len(kept) + len(held) == 63
   assert np.bincount(y[held], minlength=4).tolist() == [10, 2, 0, 0]
   assert (np.diff(kept) > 0).all() and (np.diff(held) > 0).all()
-  again = tabular.hold_out(y, 0.2)
+  again = dataset.hold_out(y, 0.2)
   np.testing.assert_array_equal(held, again[1])
-  # In no fixed distance, which might be that of a client's examples.
+  # Not at a fixed distance, which might be that of a client's examples.
   assert len(set(np.diff(held[:10]))) > 2
-  assert np.bincount(y[tabular.hold_out(y, 0.9)[0]]).tolist() == [5, 1, 1, 1]
-  everything = tabular.hold_out(y, 1)
+  assert np.bincount(y[dataset.hold_out(y, 0.9)[0]]).tolist() == [5, 1, 1, 1]
+  everything = dataset.hold_out(y, 1)
   assert len(everything[0]) == 0 and len(everything[1]) == 63
 
 
-def test_hold_out_never_changes():
-  held = tabular.hold_out(np.arange(40) % 2, 0.1)[1]
+def test_hold_out_bits():
+  held = dataset.hold_out(np.arange(40) % 2, 0.1)[1]
   assert held.tolist() == [16, 23, 29, 36]
 
 
 @pytest.mark.parametrize(
-  'name, kept',
+  'name, canonical',
   [
     ('mnist_sample', 'mnist_sample'),
     ('tfds:mnist', 'mnist'),
@@ -77,11 +78,11 @@ def test_hold_out_never_changes():
     ('csv:~/a.csv', 'csv:{}/a.csv'),
   ],
 )
-def test_names(tmp_path, monkeypatch, name, kept):
+def test_canonical_names(tmp_path, monkeypatch, name, canonical):
   monkeypatch.chdir(tmp_path)
   monkeypatch.setenv('HOME', str(tmp_path))
   (tmp_path / 'a.csv').write_text('a')
-  assert spec.check(name) == kept.format(tmp_path)
+  assert spec.check(name) == canonical.format(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +179,7 @@ def test_bad_options(flags, message):
   assert str(caught.value) == message
 
 
-def test_every_form_is_told():
+def test_help_lists_every_format():
   for name in (*choices.DATASETS, *choices.DATASET_FORMS):
     assert name in spec.HELP['dataset']
   assert spec.HELP.keys() == {'dataset', *spec.OPTIONS}
@@ -211,7 +212,7 @@ def test_digest_of_a_folder(tmp_path):
   assert digest() not in (first, renamed)
 
 
-def test_mistakes_that_are_seen_without_reading_all(tmp_path):
+def test_inspect_checks_names(tmp_path):
   def message(name):
     with pytest.raises(errors.InputError) as caught:
       loader.inspect(name, spec.Options(label_column='kind'))
@@ -225,7 +226,7 @@ def test_mistakes_that_are_seen_without_reading_all(tmp_path):
 
 
 @pytest.mark.parametrize('form', ['csv', 'npz', 'folder'])
-def test_files_that_go_away(tmp_path, form):
+def test_missing_files(tmp_path, form):
   with pytest.raises(errors.InputError) as caught:
     loader.load(f'{form}:{tmp_path}/a', spec.Options())
   assert str(caught.value) == (

@@ -1,4 +1,4 @@
-"""npz:FILE, good and broken."""
+"""Reading npz:FILE, valid and invalid."""
 
 import zipfile
 
@@ -21,7 +21,7 @@ def load(tmp_path, image_size=None, **arrays):
 
 
 def both(data):
-  """All examples and labels, as they were."""
+  """Returns all examples and labels in the original order."""
   x = np.concatenate([data.x_train, data.x_test])
   y = np.concatenate([data.y_train, data.y_test])
   order = np.argsort(x.reshape(len(x), -1)[:, 0])
@@ -40,7 +40,7 @@ def test_images(tmp_path):
   np.testing.assert_array_equal(y, Y)
 
 
-def test_given_test_part_and_kerass_names(tmp_path):
+def test_test_arrays_and_names_of_keras(tmp_path):
   data = load(
     tmp_path, x_train=X[:8], y_train=Y[:8], x_test=X[8:], y_test=Y[8:]
   )
@@ -65,7 +65,7 @@ def test_labels(tmp_path, labels, names):
   np.testing.assert_array_equal(both(data)[1], Y)
 
 
-def test_truth_values_are_labels(tmp_path):
+def test_boolean_labels(tmp_path):
   assert load(tmp_path, x=X, y=Y > 1).class_names == ('0', '1')
 
 
@@ -88,14 +88,14 @@ def test_inputs(tmp_path, x, size, shape, dtype):
   data = load(tmp_path, size, x=x, y=Y)
   assert data.input_shape == shape
   assert data.x_train.dtype == data.x_test.dtype == dtype
-  found = both(data)[0].reshape(12, -1)
-  np.testing.assert_allclose(found, x.reshape(12, -1), rtol=1e-6)
+  values = both(data)[0].reshape(12, -1)
+  np.testing.assert_allclose(values, x.reshape(12, -1), rtol=1e-6)
 
 
 def test_clients(tmp_path):
   client = np.array([f'c{i}' for i in range(12)])
   data = load(tmp_path, x=X, y=Y, client=client)
-  assert data.client.tolist() == [
+  assert data.client_ids.tolist() == [
     f'c{x // 4}' for x in data.x_train[:, 0, 0, 0]
   ]
 
@@ -104,7 +104,7 @@ NAN = X.astype(np.float32)
 NAN[7, 1, 0] = np.nan
 HUGE = X.astype(np.float64)
 HUGE[3] = 1e300
-BROKEN = {
+INVALID = {
   'no labels': ({'x': X}, 'there is no array y; there is x'),
   'no arrays': ({}, 'there is no array x; there is none'),
   'no test labels': (
@@ -176,7 +176,7 @@ BROKEN = {
   ),
   'one class': (
     {'x': X, 'y': Y * 0},
-    'y, row 0: all labels are 0; there must be two at least',
+    'y, row 0: all labels are 0; there must be at least two',
   ),
   'clients': (
     {'x': X, 'y': Y, 'client': Y[1:]},
@@ -186,14 +186,14 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize('arrays, message', BROKEN.values(), ids=BROKEN)
-def test_broken(tmp_path, arrays, message):
+@pytest.mark.parametrize('arrays, message', INVALID.values(), ids=INVALID)
+def test_invalid(tmp_path, arrays, message):
   with pytest.raises(errors.InputError) as caught:
     load(tmp_path, **arrays)
   assert str(caught.value) == f'dataset=npz:{tmp_path}/data.npz: {message}'
 
 
-def test_broken_archives(tmp_path):
+def test_damaged_archives(tmp_path):
   load(tmp_path, x=X, y=Y)
   path = tmp_path / 'data.npz'
   whole = path.read_bytes()
@@ -212,4 +212,4 @@ def test_broken_archives(tmp_path):
     archive.writestr('y.npy', b'')
   with pytest.raises(errors.InputError) as caught:
     registry.load(f'npz:{path}')
-  assert str(caught.value).endswith('array x is not as NumPy writes it')
+  assert str(caught.value).endswith('array x is not in the format of NumPy')

@@ -1,4 +1,4 @@
-"""Partitions that deal the data out, and the one by client."""
+"""Disjoint partitions and the natural one."""
 
 import numpy as np
 import pytest
@@ -57,17 +57,17 @@ def test_sizes_are_log_normal(sigma):
   np.testing.assert_allclose(logs[841] - middle, sigma, rtol=0.15)
 
 
-def test_no_spread():
+def test_zero_sigma_gives_equal_sizes():
   sizes = [len(p) for p in partition.quantity(7, 0.0)(labels(1003), 10)]
   assert set(sizes) == {143, 144}
 
 
-def test_extreme_spread():
+def test_largest_sigma():
   sizes = [len(p) for p in partition.quantity(20, 100.0)(labels(5000), 10)]
   assert sorted(sizes)[:-1] == [1] * 19 and sum(sizes) == 5000
 
 
-def test_labels_are_alike_in_every_size():
+def test_quantity_keeps_label_proportions():
   y = labels(60_000)
   for part in partition.quantity(10)(y, NUM_CLASSES):
     share = np.bincount(y[part], minlength=NUM_CLASSES) / len(part)
@@ -121,7 +121,7 @@ def test_by_client(client, names):
   assert clients.num_examples(names[1]) == 3
 
 
-def test_names_given_are_those_that_count():
+def test_given_client_ids_take_precedence():
   made = partition.by_client([1, 2])
   clients = client_data.ClientData.from_arrays(
     np.zeros(2), np.zeros(2, int), made, client_ids=['one', 'two']
@@ -141,7 +141,7 @@ def test_small_clients_are_left_out():
 
 
 @pytest.mark.parametrize(
-  'client, told',
+  'client, content',
   [
     ([], r'array of shape \[0\]'),
     ([['a', 'b']], r'array of shape \[1, 2\]'),
@@ -151,17 +151,17 @@ def test_small_clients_are_left_out():
     (np.array(['a', float('nan')], object), 'array of float, str'),
   ],
 )
-def test_clients_that_are_none(client, told):
-  with pytest.raises(errors.InputError, match=f'^client={told}: must hold'):
+def test_invalid_client_ids(client, content):
+  with pytest.raises(errors.InputError, match=f'^client={content}: must hold'):
     partition.by_client(client)
 
 
-def test_clients_of_other_examples():
+def test_client_ids_of_other_data():
   made = partition.by_client(['a', 'b'])
   with pytest.raises(errors.InputError, match=r'^client=.* 2: .* the 3 labels'):
     made(np.zeros(3, np.int32), 1)
 
 
-def test_no_minimum():
+def test_invalid_minimum():
   with pytest.raises(errors.InputError, match=r'^min_examples=0: must be'):
     partition.by_client(['a'], min_examples=0)

@@ -91,9 +91,9 @@ def test_large_alpha_gives_the_shares_of_the_data():
   y = labels() // 2 * 2  # 0, 2, 4, 6, 8
   y[:5000] = 9
   make = partition.dirichlet(20, 1e9, mean_examples=5000)
-  everywhere = np.bincount(y, minlength=NUM_CLASSES) / len(y)
-  found = shares(make(y, NUM_CLASSES), y)
-  np.testing.assert_allclose(found, np.tile(everywhere, (20, 1)), atol=0.03)
+  data_shares = np.bincount(y, minlength=NUM_CLASSES) / len(y)
+  held = shares(make(y, NUM_CLASSES), y)
+  np.testing.assert_allclose(held, np.tile(data_shares, (20, 1)), atol=0.03)
 
 
 @pytest.mark.parametrize('alpha', [1e-9, 1e-4])
@@ -110,11 +110,11 @@ def test_shares_vary_as_a_dirichlet_does(alpha):
   make = partition.dirichlet(
     2000, alpha, mean_examples=400, variance_examples=0
   )
-  found = shares(make(y, NUM_CLASSES), y)
-  np.testing.assert_allclose(found.mean(axis=0), 0.1, atol=0.03)
+  held = shares(make(y, NUM_CLASSES), y)
+  np.testing.assert_allclose(held.mean(axis=0), 0.1, atol=0.03)
   of_q = 0.1 * 0.9 / (NUM_CLASSES * alpha + 1)  # Dirichlet's variance
   of_draws = (0.1 * 0.9 - of_q) / 400  # a binomial's, on average over q
-  np.testing.assert_allclose(found.var(), of_q + of_draws, rtol=0.1)
+  np.testing.assert_allclose(held.var(), of_q + of_draws, rtol=0.1)
 
 
 def test_unequal_labels_keep_their_shares_on_average():
@@ -132,7 +132,7 @@ def test_examples_of_a_label_are_uniform():
   np.testing.assert_allclose(held, 160, rtol=0.35)
 
 
-def test_a_label_that_runs_out_is_filled_up_by_others():
+def test_exhausted_labels_are_replaced_by_others():
   y = np.repeat(np.arange(5), 20).astype(np.int32)
   make = partition.dirichlet(50, 0.5, mean_examples=60, variance_examples=0)
   parts = make(y, 5)
@@ -141,7 +141,7 @@ def test_a_label_that_runs_out_is_filled_up_by_others():
   assert all(sorted(part) == list(range(100)) for part in whole)
 
 
-def test_a_client_of_one_label_is_cut_to_it():
+def test_one_label_limits_the_size():
   y = np.array([1] + 19 * [0], np.int32)
   make = partition.dirichlet(200, 1e-9, 15, variance_examples=0)
   sizes = {0: 15, 1: 1}

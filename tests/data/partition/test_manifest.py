@@ -46,7 +46,7 @@ def path(clients, tmp_path):
   ],
   ids=['iid', 'overlapping', 'names', 'lists'],
 )
-def test_there_and_back(function, tmp_path):
+def test_round_trip(function, tmp_path):
   clients = make_clients(function)
   path = tmp_path / 'manifest.json'
   path.write_text(partition.to_manifest(clients, 'digits'))
@@ -59,9 +59,9 @@ def test_there_and_back(function, tmp_path):
     assert read.indices(k).dtype == np.int32
 
 
-def test_what_a_manifest_says(clients, path):
-  found = json.loads(path.read_text())
-  assert list(found) == [
+def test_contents(clients, path):
+  content = json.loads(path.read_text())
+  assert list(content) == [
     'format',
     'dataset',
     'partition',
@@ -70,26 +70,26 @@ def test_what_a_manifest_says(clients, path):
     'labels_sha256',
     'clients',
   ]
-  assert found['dataset'] == 'digits'
-  assert found['partition'] == {'partition': 'dirichlet', 'seed': 2}
-  assert (found['num_classes'], found['num_examples']) == (NUM_CLASSES, N)
-  for k, client in enumerate(found['clients']):
+  assert content['dataset'] == 'digits'
+  assert content['partition'] == {'partition': 'dirichlet', 'seed': 2}
+  assert (content['num_classes'], content['num_examples']) == (NUM_CLASSES, N)
+  for k, client in enumerate(content['clients']):
     assert client['id'] == str(k)
     counts = np.bincount(clients.y[client['indices']]).tolist()
     wanted = {str(c): count for c, count in enumerate(counts) if count}
     assert client['label_counts'] == wanted
 
 
-def test_a_client_per_line(clients, path):
+def test_one_client_per_line(clients, path):
   lines = path.read_text().splitlines()
-  clients = [line for line in lines if line.startswith('{"id":')]
-  assert len(clients) == len(clients)
-  assert not any(' ' in line for line in clients)
-  for line in clients:
+  entries = [line for line in lines if line.startswith('{"id":')]
+  assert len(entries) == len(clients)
+  assert not any(' ' in line for line in entries)
+  for line in entries:
     json.loads(line.rstrip(','))
 
 
-def test_the_same_text_again(clients, path):
+def test_text_is_reproducible(clients, path):
   read = partition.from_manifest(path)
   assert (read.dataset, read.num_examples) == ('digits', N)
   text = partition.to_manifest(
@@ -101,24 +101,24 @@ def test_the_same_text_again(clients, path):
 def set_to(*keys, value):
   """A change of one place of a manifest."""
 
-  def change(found):
+  def change(content):
     for key in keys[:-1]:
-      found = found[key]
-    found[keys[-1]] = value
+      content = content[key]
+    content[keys[-1]] = value
 
   return change
 
 
 def without(*keys):
-  def change(found):
+  def change(content):
     for key in keys[:-1]:
-      found = found[key]
-    del found[keys[-1]]
+      content = content[key]
+    del content[keys[-1]]
 
   return change
 
 
-WRONG = [
+INVALID = [
   (set_to('format', value='x 1'), 'is not a manifest: its format must be "'),
   (without('format'), 'is not a manifest: its format must be "'),
   (without('num_classes'), 'num_classes is missing'),
@@ -143,7 +143,7 @@ WRONG = [
   (set_to('clients', 3, 'id', value=3), 'client 3 (3): id must be text'),
   (
     set_to('clients', 3, 'id', value='1'),
-    "client 3 ('1'): id must be there only once",
+    "client 3 ('1'): id must be unique",
   ),
   (
     set_to('clients', 3, 'indices', value=[]),
@@ -175,14 +175,14 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize('change, told', WRONG)
-def test_wrong_manifests(path, change, told):
-  found = json.loads(path.read_text())
-  change(found)
-  path.write_text(json.dumps(found))
+@pytest.mark.parametrize('change, hint', INVALID)
+def test_invalid_manifests(path, change, hint):
+  content = json.loads(path.read_text())
+  change(content)
+  path.write_text(json.dumps(content))
   with pytest.raises(errors.InputError) as caught:
     partition.from_manifest(path)
-  assert str(caught.value).startswith(f'path={path}: {told}')
+  assert str(caught.value).startswith(f'path={path}: {hint}')
 
 
 @pytest.mark.parametrize(
@@ -211,27 +211,27 @@ def test_other_data(clients, path):
   read = partition.from_manifest(path)
   other = clients.y.copy()
   other[[0, 1]] = other[0] ^ 1
-  for y, classes, told in (
-    (clients.y[:-1], NUM_CLASSES, '300 examples of 12 classes; here are 299'),
-    (clients.y, 10, '300 examples of 12 classes; here are 300 of 10'),
-    (other, NUM_CLASSES, 'labels_sha256 is not that of y'),
+  for y, classes, hint in (
+    (clients.y[:-1], NUM_CLASSES, '300 examples of 12 classes, not 299'),
+    (clients.y, 10, '300 examples of 12 classes, not 300 of 10'),
+    (other, NUM_CLASSES, 'labels_sha256 does not match y'),
   ):
     with pytest.raises(errors.InputError) as caught:
       read(y, classes)
-    assert f'{path}: is made for other data: {told}' in str(caught.value)
+    assert f'{path}: is for other data: {hint}' in str(caught.value)
 
 
-def test_indices_that_were_changed_alone(clients, path):
-  found = json.loads(path.read_text())
-  client = found['clients'][5]
+def test_changed_indices(clients, path):
+  content = json.loads(path.read_text())
+  client = content['clients'][5]
   client['indices'] = client['indices'][:-1]
-  path.write_text(json.dumps(found))
-  told = r"client 5 \('5'\): label_counts must be \{'0': "
-  with pytest.raises(errors.InputError, match=told):
+  path.write_text(json.dumps(content))
+  hint = r"client 5 \('5'\): label_counts must be \{'0': "
+  with pytest.raises(errors.InputError, match=hint):
     again(clients, path)
 
 
-def test_labels_of_any_kind(clients, path):
-  """The digest is of the labels, not of how they are held."""
+def test_labels_of_any_dtype(clients, path):
+  """The digest does not depend on the type of the labels."""
   read = partition.from_manifest(path)
   assert read(clients.y.astype('>i8'), NUM_CLASSES) is read.parts

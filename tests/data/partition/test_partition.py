@@ -24,7 +24,7 @@ def drawn_size(seed, k, mean, variance):
 FACTORIES = {
   'by_labels': lambda n, **kw: partition.by_labels(n, mean_examples=60, **kw),
   'iid': lambda n, **kw: partition.iid(n, mean_examples=60, **kw),
-  'dealt': partition.iid,
+  'iid_disjoint': partition.iid,
   'biased': lambda n, **kw: partition.biased(n, mean_examples=60, **kw),
   'dirichlet': lambda n, **kw: partition.dirichlet(n, mean_examples=60, **kw),
   'shards': partition.shards,
@@ -36,7 +36,7 @@ SIZED = [
   partition.biased,
   partition.dirichlet,
 ]
-DEALT = [partition.iid, partition.shards, partition.quantity]
+DISJOINT = [partition.iid, partition.shards, partition.quantity]
 
 
 def check_contract(parts, y, num_clients):
@@ -67,9 +67,9 @@ def test_contract_with_few_of_many_labels(make):
   check_contract(make(20)(y, 200_000), y, 20)
 
 
-@pytest.mark.parametrize('make', DEALT)
+@pytest.mark.parametrize('make', DISJOINT)
 @pytest.mark.parametrize('n', [1, 7, 501])
-def test_dealt_partitions_give_every_example_to_one_client(make, n):
+def test_disjoint_partitions_give_every_example_to_one_client(make, n):
   parts = make(n)(labels(1003), NUM_CLASSES)
   assert sorted(np.concatenate(parts)) == list(range(1003))
 
@@ -95,15 +95,15 @@ BITS = [
 def test_bits(make, wanted):
   parts = make(labels(), NUM_CLASSES)
   sizes = [np.int32(len(part)) for part in parts]
-  told = b''.join(
+  data = b''.join(
     size.tobytes() + part.tobytes()
     for size, part in zip(sizes, parts, strict=True)
   )
-  assert hashlib.sha256(told).hexdigest()[:16] == wanted
+  assert hashlib.sha256(data).hexdigest()[:16] == wanted
 
 
 @pytest.mark.parametrize('make', FACTORIES.values(), ids=FACTORIES)
-def test_seed_decides(make):
+def test_seed_determines_the_partition(make):
   y = labels()
   first, again, other = (make(5, seed=s)(y, NUM_CLASSES) for s in (1, 1, 2))
   assert all(map(np.array_equal, first, again))
@@ -134,7 +134,7 @@ def test_sizes_follow_the_formula(make, mean, variance):
     assert 1 in sizes and max(sizes) > 500
 
 
-def test_mean_is_an_equal_share_when_not_given():
+def test_default_mean_is_an_equal_share():
   y = labels(60_000)
   parts = partition.by_labels(100)(y, NUM_CLASSES)
   assert [len(p) for p in parts] == [
@@ -175,7 +175,7 @@ def test_labels_and_examples_are_uniform():
   np.testing.assert_allclose(within, within.mean(), rtol=0.25)
 
 
-def test_sizes_are_cut_to_what_there_is():
+def test_sizes_are_limited_to_the_data():
   y = np.repeat(np.arange(5), 4).astype(np.int32)
   parts = partition.by_labels(20, 3, mean_examples=1000)(y, 5)
   for part in parts:
@@ -223,12 +223,12 @@ BAD = [
 
 @pytest.mark.parametrize('make', SIZED)
 @pytest.mark.parametrize('argument, value', BAD)
-def test_bad_arguments_are_refused_at_once(make, argument, value):
+def test_factories_check_arguments(make, argument, value):
   with pytest.raises(errors.InputError, match=f'^{argument}={value}: must be'):
     make(**{'num_clients': 3, argument: value})
 
 
-def test_no_label_at_most():
+def test_zero_max_labels():
   with pytest.raises(errors.InputError, match=r'^max_labels=0: must be'):
     partition.by_labels(3, max_labels=0)
 
@@ -238,7 +238,7 @@ def test_more_labels_than_classes():
     partition.by_labels(3)(labels(100, 4), 4)
 
 
-@pytest.mark.parametrize('make', [*SIZED, *DEALT[1:]])
+@pytest.mark.parametrize('make', [*SIZED, *DISJOINT[1:]])
 def test_no_labels(make):
   with pytest.raises(errors.InputError, match=r'^y=no labels: '):
     make(3)(np.zeros(0, np.int32), NUM_CLASSES)

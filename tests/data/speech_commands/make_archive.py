@@ -1,4 +1,4 @@
-"""Makes small folders like that of Speech Commands."""
+"""Writes small folders in the layout of Speech Commands."""
 
 import io
 import wave
@@ -6,15 +6,18 @@ import wave
 import numpy as np
 
 # The splits of these speakers, in the data set's lists and by its hash.
-TRAINED = ('012c8314', '102192fd', '122c5aa7', '129c7d8d')
-VALIDATED = ('c099668c', 'd197e3ae', 'eee9b9e2')
-TESTED = ('1b4c9b89', '3f2b358d', '4c4d2526')
-LISTS = {'validation_list.txt': VALIDATED, 'testing_list.txt': TESTED}
+TRAIN_SPEAKERS = ('012c8314', '102192fd', '122c5aa7', '129c7d8d')
+VALIDATION_SPEAKERS = ('c099668c', 'd197e3ae', 'eee9b9e2')
+TEST_SPEAKERS = ('1b4c9b89', '3f2b358d', '4c4d2526')
+LISTS = {
+  'validation_list.txt': VALIDATION_SPEAKERS,
+  'testing_list.txt': TEST_SPEAKERS,
+}
 WORDS = ('bed', 'no', 'yes')
 
 
 def wav(samples, rate=16000, channels=1, width=2):
-  """What is in a .wav file."""
+  """Returns the bytes of a .wav file."""
   file = io.BytesIO()
   with wave.open(file, 'wb') as clip:
     clip.setnchannels(channels)
@@ -25,14 +28,14 @@ def wav(samples, rate=16000, channels=1, width=2):
 
 
 def noise(seed, length=16000):
-  """Samples that differ for each seed."""
+  """Returns samples that differ for each seed."""
   rng = np.random.default_rng(seed)
   return rng.integers(-3000, 3000, length).astype('<i2')
 
 
 def write_folder(folder, lists=True):
-  """Each word once by each speaker: 12, 9 and 9 clips for the splits."""
-  speakers = TRAINED + VALIDATED + TESTED
+  """Writes each word once per speaker: splits of 12, 9 and 9 clips."""
+  speakers = TRAIN_SPEAKERS + VALIDATION_SPEAKERS + TEST_SPEAKERS
   for i, word in enumerate(WORDS):
     (folder / word).mkdir(parents=True)
     for j, who in enumerate(speakers):

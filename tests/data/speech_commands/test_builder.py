@@ -19,7 +19,7 @@ from safl_tf.util import errors
 from tests.data.speech_commands import make_archive as speech
 
 
-def test_with_the_helper_of_tfds(tmp_path):
+def test_with_tfds_test_case(tmp_path):
   pytest.importorskip('dill', reason="TFDS's helper for tests needs dill")
 
   class Case(tfds.testing.DatasetBuilderTestCase):
@@ -47,20 +47,20 @@ def read(made, split):
   return {example['file'].decode(): example for example in examples}
 
 
-def check(made):
+def check_examples(made):
   """The examples are what `write_folder` wrote."""
   for split, who in (
-    ('train', speech.TRAINED),
-    ('validation', speech.VALIDATED),
-    ('test', speech.TESTED),
+    ('train', speech.TRAIN_SPEAKERS),
+    ('validation', speech.VALIDATION_SPEAKERS),
+    ('test', speech.TEST_SPEAKERS),
   ):
-    found = read(made, split)
-    assert set(found) == {
+    examples = read(made, split)
+    assert set(examples) == {
       f'{word}/{one}_nohash_{i}.wav'
       for i, word in enumerate(speech.WORDS)
       for one in who
     }
-    for name, example in found.items():
+    for name, example in examples.items():
       word, file = name.split('/')
       assert archive_lib.WORDS[example['label']] == word
       assert example['speaker'].decode() == file[:8]
@@ -82,15 +82,15 @@ def test_from_a_folder(tmp_path):
   made = prepare(tmp_path, clips)
   assert made.info.full_name == 'speech_commands_v001/0.0.1'
   assert tuple(made.info.features['label'].names) == archive_lib.WORDS
-  check(made)
+  check_examples(made)
   again = pickle.loads(pickle.dumps(made))
   assert again.data_path == made.data_path
   again.data_path.rmtree()
   again.download_and_prepare()  # from the folder, once more
-  check(again)
+  check_examples(again)
 
 
-def test_broken_clips_are_left_out(tmp_path, caplog):
+def test_unreadable_clips_are_skipped(tmp_path, caplog):
   clips = speech.write_folder(tmp_path / 'clips')
   (clips / 'bed' / '012c8314_nohash_0.wav').write_bytes(b'RIFF')
   with caplog.at_level('WARNING', logger='absl'):
@@ -98,10 +98,10 @@ def test_broken_clips_are_left_out(tmp_path, caplog):
   assert 'bed/012c8314_nohash_0.wav' not in read(made, 'train')
   assert made.info.splits['train'].num_examples == 11
   assert 'skipped 1 of 12 clips:' in caplog.text
-  assert 'bed/012c8314_nohash_0.wav: the header is cut off' in caplog.text
+  assert 'bed/012c8314_nohash_0.wav: the header is truncated' in caplog.text
 
 
-def test_no_folder(tmp_path):
+def test_missing_folder(tmp_path):
   with pytest.raises(errors.InputError, match=r'^speech_dir=.*/none: must be '):
     prepare(tmp_path, tmp_path / 'none')
 
@@ -136,15 +136,15 @@ def archive(tmp_path, monkeypatch):
 def test_download(tmp_path, archive):
   home = tmp_path / 'prepared'
   made = builder.SpeechCommandsV001(data_dir=str(home))
-  tfds_lib.download(made, str(home))
-  check(made)
+  tfds_lib.prepare('speech_commands', made, str(home), '')
+  check_examples(made)
   assert os.listdir(home) == ['speech_commands_v001']
 
 
-def test_download_of_something_else(tmp_path, archive):
+def test_download_with_another_checksum(tmp_path, archive):
   archive.checksum = hashlib.sha256(b'').hexdigest()
   home = tmp_path / 'prepared'
   made = builder.SpeechCommandsV001(data_dir=str(home))
-  with pytest.raises(Exception, match='checksum'):
-    tfds_lib.download(made, str(home))
+  with pytest.raises(errors.InputError, match='Checksum'):
+    tfds_lib.prepare('speech_commands', made, str(home), '')
   assert not home.exists()

@@ -15,9 +15,9 @@ SINE = 0.5 * np.sin(2 * np.pi * 1000 * n / 16000)
 
 
 def one(function, waveform, power=2.0):
-  """What comes out of one clip."""
-  [outcome] = function(waveform[np.newaxis].astype(np.float32), power).numpy()
-  return outcome
+  """Applies a batch function to one clip."""
+  [result] = function(waveform[np.newaxis].astype(np.float32), power).numpy()
+  return result
 
 
 def test_mel_matrix():
@@ -141,27 +141,27 @@ def float_wav():
 @pytest.mark.parametrize(
   'data, reason',
   [
-    (b'', 'the header is cut off'),
-    (speech.wav([])[:30], 'the header is cut off'),
+    (b'', 'the header is truncated'),
+    (speech.wav([])[:30], 'the header is truncated'),
     (b'ID3 not a clip at all', 'file does not start with RIFF id'),
     (speech.wav([]), 'no samples'),
     (speech.wav(speech.noise(5, 8), rate=8000), '8000 instead of 16000 samp'),
     (speech.wav(speech.noise(5, 8), channels=2), '2 channels instead of 1'),
     (speech.wav([1, 2], width=1), '8 instead of 16 bits'),
     (float_wav(), 'unknown format: 3'),
-    (speech.wav(speech.noise(5, 8))[:-4], '6 samples, but announces 8'),
+    (speech.wav(speech.noise(5, 8))[:-4], '6 samples instead of 8'),
   ],
 )
-def test_broken_clips(data, reason):
+def test_unreadable_clips(data, reason):
   with pytest.raises(features.ClipError, match=reason):
     features.decode(data)
 
 
-def test_whatever_is_in_a_file():
-  """Nothing but samples or a `ClipError` comes out of a damaged file."""
+def test_damaged_files():
+  """A damaged file yields samples or a `ClipError`."""
   whole = speech.wav(speech.noise(6, 50))
   rng = np.random.default_rng(1)
-  broken = 0
+  unreadable = 0
   for _ in range(3000):
     data = bytearray(whole[: rng.integers(len(whole) + 1)])
     for place in rng.integers(0, 44, rng.integers(0, 4)):
@@ -170,14 +170,14 @@ def test_whatever_is_in_a_file():
     try:
       assert features.decode(bytes(data)).dtype == np.int16
     except features.ClipError:
-      broken += 1
-  assert 2000 < broken < 3000
+      unreadable += 1
+  assert 2000 < unreadable < 3000
 
 
 def test_modules_do_not_import_tensorflow():
   code = (
     'import sys\n'
-    'from safl_tf.data.speech_commands import features, loading\n'
-    "assert not {'tensorflow', 'tensorflow_datasets'} & set(sys.modules)\n"
+    'from safl_tf.data.speech_commands import features, loader\n'
+    "assert not {'tensorflow', 'pandas'} & set(sys.modules)\n"
   )
   subprocess.run([sys.executable, '-c', code], check=True)

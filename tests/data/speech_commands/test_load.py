@@ -35,7 +35,7 @@ def clips(tmp_path):
 
 @pytest.fixture
 def load(tmp_path):
-  """`load.load` with a cache of its own."""
+  """`loader.load` with a temporary cache."""
 
   def load(*args, **kwargs):
     folders = [str(arg) for arg in args]
@@ -63,14 +63,17 @@ def test_load(clips, load, capfd):
   assert data.y_train.dtype == data.y_test.dtype == np.int32
   assert data.num_classes == 30
   assert data.class_names == archive.WORDS
-  for y, who in ((data.y_train, speech.TRAINED), (data.y_test, speech.TESTED)):
+  for y, who in (
+    (data.y_train, speech.TRAIN_SPEAKERS),
+    (data.y_test, speech.TEST_SPEAKERS),
+  ):
     said = [data.class_names[label] for label in y]
     assert said == [archive.word(name) for name in names_of(who)]
-  speakers = [archive.speaker(name) for name in names_of(speech.TRAINED)]
-  assert data.client.tolist() == speakers
-  assert set(speakers) == set(speech.TRAINED)
-  told = capfd.readouterr()
-  assert told.out == '' and 'clip' not in told.err
+  speakers = [archive.speaker(name) for name in names_of(speech.TRAIN_SPEAKERS)]
+  assert data.client_ids.tolist() == speakers
+  assert set(speakers) == set(speech.TRAIN_SPEAKERS)
+  printed = capfd.readouterr()
+  assert printed.out == '' and 'clip' not in printed.err
 
 
 def test_values(clips, load):
@@ -82,7 +85,7 @@ def test_values(clips, load):
         for name in names_of(who)
       ]
     )
-    for who in (speech.TRAINED, speech.TESTED)
+    for who in (speech.TRAIN_SPEAKERS, speech.TEST_SPEAKERS)
   )
   train, test = (
     features.mfcc((samples / 32768).astype(np.float32)).numpy()
@@ -96,33 +99,33 @@ def test_values(clips, load):
   np.testing.assert_allclose(
     data.x_test[..., 0], (test - mean) / deviation, atol=1e-3
   )
-  # Whoever uses a model of it can do the same.
-  told = json.loads(json.dumps(data.about))['standardised']
-  again = (test - np.array(told['mean'])) / np.array(told['deviation'])
+  # The metadata suffice to standardise other clips.
+  moments = json.loads(json.dumps(data.metadata))['standardised']
+  again = (test - np.array(moments['mean'])) / np.array(moments['deviation'])
   np.testing.assert_allclose(data.x_test[..., 0], again, atol=1e-5)
 
 
 def test_validation(clips, load):
   data = load(clips, include_validation=True)
-  both = speech.TRAINED + speech.VALIDATED
+  both = speech.TRAIN_SPEAKERS + speech.VALIDATION_SPEAKERS
   assert len(data.x_train) == len(data.y_train) == 21
-  assert data.client.tolist() == list(map(archive.speaker, names_of(both)))
+  assert data.client_ids.tolist() == list(map(archive.speaker, names_of(both)))
   np.testing.assert_allclose(data.x_train.mean((0, 1)), 0, atol=1e-4)
   np.testing.assert_allclose(data.x_train.std((0, 1)), 1, atol=1e-3)
   assert len(data.x_test) == 9
 
 
 @pytest.mark.parametrize(
-  'asked, words',
+  'option, words',
   [
     (None, archive.WORDS),
     ('all', archive.WORDS),
     ('commands', archive.COMMANDS),
   ],
 )
-def test_words_of_a_run(asked, words, clips, tmp_path, monkeypatch):
+def test_words_option(option, words, clips, tmp_path, monkeypatch):
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
-  options = spec.Options(speech_dir=str(clips), speech_words=asked)
+  options = spec.Options(speech_dir=str(clips), speech_words=option)
   assert registry.load('speech_commands', options=options).class_names == words
 
 
@@ -142,7 +145,7 @@ def test_power(clips, load):
   )
 
 
-def test_all_the_same(tmp_path, load):
+def test_constant_features(tmp_path, load):
   """Silence has no deviation to divide by."""
   clips = speech.write_folder(tmp_path / 'clips')
   for path in clips.glob('*/*.wav'):
@@ -151,10 +154,10 @@ def test_all_the_same(tmp_path, load):
 
 
 def test_without_lists(tmp_path, clips, load):
-  """The hash of the speakers gives what is in the lists."""
+  """The hash of the speakers reproduces the lists."""
   other = speech.write_folder(tmp_path / 'other', lists=False)
   data = load(other)
-  assert data.client.tolist() == load(clips).client.tolist()
+  assert data.client_ids.tolist() == load(clips).client_ids.tolist()
   assert len(data.x_test) == 9
 
 
@@ -176,10 +179,10 @@ def test_hashed_split(who, percent, split):
   assert archive.hashed_split(f'yes/{who}_nohash_1.wav') == split
 
 
-def test_lists_decide(clips, load):
-  moved = 'yes/012c8314_nohash_2.wav'
+def test_lists_take_precedence(clips, load):
+  clip = 'yes/012c8314_nohash_2.wav'
   with open(clips / 'testing_list.txt', 'a') as file:
-    file.write(f'\r\n{moved}\r\nyes/of_nobody_nohash_0.wav\n')
+    file.write(f'\r\n{clip}\r\nyes/of_nobody_nohash_0.wav\n')
   data = load(clips)
   assert len(data.x_train) == 11 and len(data.x_test) == 10
 
@@ -198,7 +201,7 @@ def test_same_from_tfds(tmp_path, clips, load, monkeypatch):
   for words in ('all', 'commands'):
     folder = load(clips, words=words)
     data = load(data_dir=str(tmp_path), words=words)
-    for field in ('y_train', 'y_test', 'client'):
+    for field in ('y_train', 'y_test', 'client_ids'):
       np.testing.assert_array_equal(
         getattr(data, field), getattr(folder, field)
       )
@@ -207,14 +210,14 @@ def test_same_from_tfds(tmp_path, clips, load, monkeypatch):
         getattr(data, field), getattr(folder, field), atol=1e-3
       )
     assert data.class_names == folder.class_names
-  monkeypatch.setattr(extract, 'of_tfds', refuse)
+  monkeypatch.setattr(extract, 'from_tfds', refuse)
   monkeypatch.setenv('TFDS_DATA_DIR', str(tmp_path))
   np.testing.assert_array_equal(load(words=words).x_train, data.x_train)
   [records] = prepared.data_path.glob('*train*')
   records.write_bytes(records.read_bytes()[:-10])
   with pytest.raises(
     errors.InputError,
-    match=rf'^dataset=speech_commands: what is in {prepared.data_path} ',
+    match=rf'^dataset=speech_commands: {prepared.data_path} cannot be ',
   ):
     load()
 
@@ -245,14 +248,14 @@ def test_cache(clips, load, tmp_path, monkeypatch):
   first = load(clips)
   [cached] = (tmp_path / 'cache').iterdir()
   with monkeypatch.context() as patched:
-    patched.setattr(extract, 'of_folder', refuse)
+    patched.setattr(extract, 'from_folder', refuse)
     again = load(clips)
     load(clips, words='commands', include_validation=True)
-    for wrong in ({'power': 1}, {'power': 2, 'cache_dir': 'other'}):
+    for changes in ({'power': 1}, {'power': 2, 'cache_dir': 'other'}):
       with pytest.raises(AssertionError):
-        loader.load(str(clips), **{'cache_dir': str(cached.parent)} | wrong)
+        loader.load(str(clips), **{'cache_dir': str(cached.parent)} | changes)
   np.testing.assert_array_equal(first.x_train, again.x_train)
-  np.testing.assert_array_equal(first.client, again.client)
+  np.testing.assert_array_equal(first.client_ids, again.client_ids)
   louder = clips / 'yes' / '012c8314_nohash_2.wav'
   times = louder.stat().st_atime_ns, louder.stat().st_mtime_ns + 1
   louder.write_bytes(speech.wav(2 * speech.noise(200)))
@@ -270,16 +273,16 @@ def damages(whole):
   yield whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
 
 
-def test_broken_cache(clips, load, tmp_path, caplog):
+def test_damaged_cache(clips, load, tmp_path, caplog):
   first = load(clips)
   [cached] = (tmp_path / 'cache').iterdir()
   whole = cached.read_bytes()
-  for broken in damages(whole):
-    cached.write_bytes(broken)
+  for damaged in damages(whole):
+    cached.write_bytes(damaged)
     caplog.clear()
     with caplog.at_level('WARNING', logger='absl'):
       again = load(clips)
-    assert f'{cached} is broken and made anew' in caplog.text
+    assert f'{cached} is damaged and computed again' in caplog.text
     np.testing.assert_allclose(again.x_train, first.x_train, atol=1e-4)
     assert len(cached.read_bytes()) == len(whole)
   assert list(cached.parent.iterdir()) == [cached]
@@ -297,12 +300,12 @@ def test_cache_of_another_shape(clips, load, tmp_path, caplog):
   assert 'do not fit together' in caplog.text
 
 
-def test_cache_that_cannot_be_written(clips, tmp_path, caplog):
+def test_unwritable_cache(clips, tmp_path, caplog):
   (tmp_path / 'file').write_text('')
   with caplog.at_level('WARNING', logger='absl'):
     data = loader.load(str(clips), cache_dir=str(tmp_path / 'file' / 'cache'))
   assert len(data.x_train) == 12
-  assert 'the features are not kept' in caplog.text
+  assert 'cannot cache the features' in caplog.text
 
 
 @pytest.mark.parametrize('variable', ['XDG_CACHE_HOME', 'HOME'])
@@ -315,7 +318,7 @@ def test_default_cache(clips, tmp_path, monkeypatch, variable):
   assert cached.name.startswith('speech_commands-')
 
 
-def test_broken_clips(clips, load, caplog):
+def test_unreadable_clips(clips, load, caplog):
   whole = (clips / 'bed' / '012c8314_nohash_0.wav').read_bytes()
   (clips / 'bed' / '012c8314_nohash_0.wav').write_bytes(whole[:20])
   (clips / 'bed' / '012c8314_nohash_9.wav').write_bytes(b'')
@@ -335,8 +338,8 @@ def test_broken_clips(clips, load, caplog):
     assert len(data.x_train) == 11 and len(data.x_test) == 9
     assert caplog.messages == [
       'skipped 6 of 35 clips:',
-      '  bed/012c8314_nohash_0.wav: the header is cut off',
-      '  bed/012c8314_nohash_9.wav: the header is cut off',
+      '  bed/012c8314_nohash_0.wav: the header is truncated',
+      '  bed/012c8314_nohash_9.wav: the header is truncated',
       '  no/eve_nohash_0.wav: file does not start with RIFF id',
       '  no/eve_nohash_1.wav: no samples',
       '  yes/eve_nohash_0.wav: 2 channels instead of 1',
@@ -345,49 +348,50 @@ def test_broken_clips(clips, load, caplog):
   assert len(load(clips, include_validation=True).x_train) == 20
 
 
-def test_nothing_is_left(clips, load):
+def test_no_readable_clips(clips, load):
   for path in clips.glob('*/*.wav'):
     path.write_bytes(b'')
   with pytest.raises(errors.InputError) as caught:
     load(clips)
   assert str(caught.value) == (
-    f'speech_dir={clips}: has no clips to train on: 0 can be read and 30 cannot'
+    f'speech_dir={clips}: has no clips to train on: 0 clips are readable and '
+    '30 are not'
   )
 
 
-def test_nothing_to_test_on(clips, load):
-  for who in speech.TESTED:
+def test_no_test_clips(clips, load):
+  for who in speech.TEST_SPEAKERS:
     for path in clips.glob(f'*/{who}*'):
       path.unlink()
   with pytest.raises(errors.InputError, match='has no clips to test on: 21 '):
     load(clips)
 
 
-def test_no_such_folder(tmp_path, load):
+def test_missing_folder(tmp_path, load):
   (tmp_path / 'file').write_text('')
-  for wrong in (tmp_path / 'none', tmp_path / 'file', ''):
+  for folder in (tmp_path / 'none', tmp_path / 'file', ''):
     with pytest.raises(
-      errors.InputError, match=f'^speech_dir={wrong}: must be an existing fold'
+      errors.InputError, match=f'^speech_dir={folder}: must be an existing fold'
     ):
-      load(wrong)
+      load(folder)
 
 
-def test_another_folder(tmp_path, clips, load):
+def test_folder_without_clips(tmp_path, clips, load):
   shutil.rmtree(clips / 'bed')
   shutil.rmtree(clips / 'yes')
   (clips / 'no').rename(clips / 'nein')
-  for wrong in (tmp_path, clips):
+  for folder in (tmp_path, clips):
     with pytest.raises(errors.InputError) as caught:
-      load(wrong)
+      load(folder)
     assert str(caught.value).startswith(
-      f'speech_dir={wrong}: must hold a folder of .wav files for each word'
+      f'speech_dir={folder}: must have a folder of .wav files for each word'
     )
 
 
 @pytest.mark.parametrize(
   'argument, value', [('words', 'digits'), ('power', 3), ('data_dir', '/none')]
 )
-def test_wrong_arguments(load, argument, value):
+def test_invalid_arguments(load, argument, value):
   with pytest.raises(errors.InputError, match=f'^{argument}={value}: '):
     load(**{argument: value})
 

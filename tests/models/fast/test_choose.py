@@ -31,30 +31,30 @@ def kinds(model):
   return [type(layer).__name__ for layer in model.layers]
 
 
-def check_twin(model, twin, shape=(12, 12, 2)):
+def check_equivalent(model, fast, shape=(12, 12, 2)):
   """Same variables in the same order; same outputs once they are equal."""
-  assert twin is not model
-  assert [v.shape for v in twin.trainable_variables] == [
+  assert fast is not model
+  assert [v.shape for v in fast.trainable_variables] == [
     v.shape for v in model.trainable_variables
   ]
-  assert [v.shape for v in twin.non_trainable_variables] == [
+  assert [v.shape for v in fast.non_trainable_variables] == [
     v.shape for v in model.non_trainable_variables
   ]
-  pairs = zip(twin.variables, model.variables, strict=True)
+  pairs = zip(fast.variables, model.variables, strict=True)
   for number, (mine, other) in enumerate(pairs):
     rng = np.random.default_rng(number)
     value = np.abs(rng.normal(size=other.shape)) * 0.1
     mine.assign(value.astype(other.dtype))
     other.assign(value.astype(other.dtype))
   x = np.random.default_rng(0).integers(0, 256, (5, *shape)).astype(np.uint8)
-  np.testing.assert_allclose(twin(x), model(x), rtol=1e-4, atol=1e-4)
+  np.testing.assert_allclose(fast(x), model(x), rtol=1e-4, atol=1e-4)
 
 
 def test_lenet5_is_folded_and_compiled():
   model = lenet5.lenet5()
-  lowered = choose.lower(model)
-  assert lowered.jit_compile
-  assert kinds(lowered.model) == [
+  fast = choose.fast_model(model)
+  assert fast.jit_compile
+  assert kinds(fast.model) == [
     'Rescaling',
     'FoldedConvPool2D',
     'FoldedConvPool2D',
@@ -63,31 +63,31 @@ def test_lenet5_is_folded_and_compiled():
     'Dense',
     'Dense',
   ]
-  assert {w.lowering for w in lowered.model.layers[1:3]} == {'matmul'}
-  check_twin(model, lowered.model, (28, 28, 1))
+  assert {w.lowering for w in fast.model.layers[1:3]} == {'matmul'}
+  check_equivalent(model, fast.model, (28, 28, 1))
 
 
-def test_light_vgg_is_rearranged_and_not_compiled():
-  """But on a GPU left alone; an odd size is pooled by the native layer."""
+def test_light_vgg_is_widened_and_not_compiled():
+  """But unchanged on a GPU; the native layer pools odd sizes."""
   model = light_vgg.light_vgg((24, 24, 1), 3)
-  lowered = choose.lower(model)
-  assert not lowered.jit_compile
-  assert kinds(lowered.model)[2:7] == [
+  fast = choose.fast_model(model)
+  assert not fast.jit_compile
+  assert kinds(fast.model)[2:7] == [
     *['WideConvPool2D'] * 3,  # of 24, 12 and 6 pixels
     'Conv2D',
     'MaxPooling2D',
   ]
-  check_twin(model, lowered.model, (24, 24, 1))
-  assert choose.lower(model, on_gpu=True)[:2] == (model, False)
+  check_equivalent(model, fast.model, (24, 24, 1))
+  assert choose.fast_model(model, on_gpu=True)[:2] == (model, False)
 
 
 def test_functional_chain_is_folded():
   model = functional_chain()
-  for _ in range(2):  # and leaves nothing behind that would hinder a second
-    lowered = choose.lower(model)
-    assert kinds(lowered.model) == ['FoldedConvPool2D', 'Flatten', 'Dense']
-    assert lowered.jit_compile
-  check_twin(model, lowered.model)
+  for _ in range(2):  # the first has no side effects
+    fast = choose.fast_model(model)
+    assert kinds(fast.model) == ['FoldedConvPool2D', 'Flatten', 'Dense']
+    assert fast.jit_compile
+  check_equivalent(model, fast.model)
 
 
 @pytest.mark.parametrize('padding', ['valid', 'same'])
@@ -99,38 +99,38 @@ def test_chains_with_other_layers_are_folded(padding, pool):
     *conv_pool(8, 3, pool=pool(2), padding=padding, use_bias=False),
     layers.ReLU(),
   )
-  lowered = choose.lower(model)
-  assert kinds(lowered.model).count('FoldedConvPool2D') == 2
-  assert lowered.jit_compile
-  check_twin(model, lowered.model)
+  fast = choose.fast_model(model)
+  assert kinds(fast.model).count('FoldedConvPool2D') == 2
+  assert fast.jit_compile
+  check_equivalent(model, fast.model)
 
 
 def test_dropout_is_folded_but_not_compiled():
-  """XLA's random numbers cost more than it gains."""
+  """XLA's random numbers take longer than compiling saves."""
   model = chain(*conv_pool(), layers.Dropout(0.5))
-  lowered = choose.lower(model)
-  assert lowered.model.layers[0].lowering == 'conv'
-  assert not lowered.jit_compile
-  check_twin(model, lowered.model)
+  fast = choose.fast_model(model)
+  assert fast.model.layers[0].lowering == 'conv'
+  assert not fast.jit_compile
+  check_equivalent(model, fast.model)
 
 
-def test_batch_normalization_keeps_a_chain_from_being_compiled():
-  """Its statistics would see what pads a batch."""
+def test_chain_with_batch_normalization_is_not_compiled():
+  """Its statistics would include the padding of a batch."""
   model = chain(*conv_pool(), layers.BatchNormalization())
-  assert not choose.lower(model).jit_compile
+  assert not choose.fast_model(model).jit_compile
   dense = keras.Sequential(
     [keras.Input((8,)), layers.BatchNormalization(), layers.Dense(3)]
   )
-  assert choose.lower(dense)[:2] == (dense, False)
-  check_twin(model, choose.fold(model, 'conv'))
+  assert choose.fast_model(dense)[:2] == (dense, False)
+  check_equivalent(model, choose.fold(model, 'conv'))
 
 
 def test_frozen_layers_stay_frozen():
   model = chain(*conv_pool(), layers.Flatten(), layers.Dense(5))
   model.layers[-2].trainable = False
-  lowered = choose.lower(model)
-  assert 'FoldedConvPool2D' in kinds(lowered.model)
-  check_twin(model, lowered.model)
+  fast = choose.fast_model(model)
+  assert 'FoldedConvPool2D' in kinds(fast.model)
+  check_equivalent(model, fast.model)
 
 
 def residual():
@@ -165,21 +165,21 @@ def with_operation():
   return keras.Model(entry, layers.Dense(3)(layers.Flatten()(x * 2.0)))
 
 
-class OwnSequential(keras.Sequential):
+class CustomSequential(keras.Sequential):
   def call(self, inputs, training=None, mask=None):
     return 2 * super().call(inputs, training=training, mask=mask)
 
 
-def own_call():
-  return OwnSequential(chain(*conv_pool()).layers)
+def custom_call():
+  return CustomSequential(chain(*conv_pool()).layers)
 
 
-ALONE = {
+UNCHANGED = {
   'residual': residual,
   'branches': branches,
   'a layer used twice': used_twice,
   'an operation that is no layer': with_operation,
-  'a call of its own': own_call,
+  'a custom call': custom_call,
   'a nested model': lambda: chain(keras.Sequential(conv_pool())),
   'strides': lambda: chain(*conv_pool(strides=2)),
   'dilation': lambda: chain(*conv_pool(dilation_rate=2)),
@@ -220,26 +220,26 @@ ALONE = {
 }
 
 
-@pytest.mark.parametrize('make', ALONE.values(), ids=ALONE)
-def test_left_alone(make):
+@pytest.mark.parametrize('make', UNCHANGED.values(), ids=UNCHANGED)
+def test_unchanged(make):
   model = make()
   assert choose.fold(model) is None
-  assert choose.lower(model)[:2] == (model, False)
-  assert choose.lower(model, 'true')[:2] == (model, True)
+  assert choose.fast_model(model)[:2] == (model, False)
+  assert choose.fast_model(model, 'true')[:2] == (model, True)
 
 
-def test_without_convolutions_is_compiled():
+def test_model_without_convolutions_is_compiled():
   dense = keras.Sequential([keras.Input((8,)), layers.Dense(3)])
-  assert choose.lower(dense)[:2] == (dense, True)
+  assert choose.fast_model(dense)[:2] == (dense, True)
   entries = [keras.Input((4,)), keras.Input((4,))]
   both = layers.Dense(3)(layers.Concatenate()(entries))
   functional = keras.Model(entries, both)
-  assert choose.lower(functional)[:2] == (functional, True)
+  assert choose.fast_model(functional)[:2] == (functional, True)
 
 
 @keras.saving.register_keras_serializable('tests')
 class Dense(keras.layers.Layer):
-  """A layer of the user's, by chance of a name that is known."""
+  """A user layer with the name of a Keras layer."""
 
   def call(self, inputs):
     return inputs
@@ -264,7 +264,7 @@ UNKNOWN = {
   'Lambda': lambda: keras.Sequential(
     [keras.Input((8,)), layers.Lambda(lambda x: x), layers.Dense(3)]
   ),
-  'own layer': lambda: keras.Sequential(
+  'user layer': lambda: keras.Sequential(
     [keras.Input((8,)), Dense(), layers.Dense(3)]
   ),
   'subclassed model': subclassed,
@@ -274,62 +274,62 @@ UNKNOWN = {
 @pytest.mark.parametrize('make', UNKNOWN.values(), ids=UNKNOWN)
 def test_unknown_layers_are_not_compiled(make):
   model = make()
-  assert choose.lower(model)[:2] == (model, False)
+  assert choose.fast_model(model)[:2] == (model, False)
 
 
-def test_unknown_layers_keep_a_chain_from_being_compiled():
+def test_chain_with_unknown_layers_is_not_compiled():
   model = chain(*conv_pool(), Dense())
-  assert not choose.lower(model).jit_compile
+  assert not choose.fast_model(model).jit_compile
 
 
-def test_forced():
+def test_jit_compile_is_forced():
   model = lenet5.lenet5()
-  on, off = choose.lower(model, 'true'), choose.lower(model, 'false')
+  on, off = choose.fast_model(model, 'true'), choose.fast_model(model, 'false')
   assert on.jit_compile and not off.jit_compile
-  for lowered, how in (on, 'matmul'), (off, 'conv'):
-    found = [w for w in lowered.model.layers if 'Folded' in type(w).__name__]
-    assert [w.lowering for w in found] == [how, how]
-  check_twin(model, off.model, (28, 28, 1))
+  for fast, lowering in (on, 'matmul'), (off, 'conv'):
+    folded = [w for w in fast.model.layers if 'Folded' in type(w).__name__]
+    assert [w.lowering for w in folded] == [lowering, lowering]
+  check_equivalent(model, off.model, (28, 28, 1))
 
 
-def test_on_a_gpu_convolutions_are_native():
+def test_convolutions_are_native_on_a_gpu():
   model = lenet5.lenet5()
-  assert choose.lower(model, on_gpu=True)[:2] == (model, False)
+  assert choose.fast_model(model, on_gpu=True)[:2] == (model, False)
 
 
 def test_precision_is_kept():
   model = chain(*conv_pool(dtype='mixed_bfloat16'))
-  twin = choose.lower(model).model
-  assert isinstance(twin.layers[0], folded_conv.FoldedConvPool2D)
-  assert twin.layers[0].compute_dtype == 'bfloat16'
+  fast = choose.fast_model(model).model
+  assert isinstance(fast.layers[0], folded_conv.FoldedConvPool2D)
+  assert fast.layers[0].compute_dtype == 'bfloat16'
 
 
-def test_refused():
+def test_unknown_jit_compile_is_refused():
   with pytest.raises(errors.InputError, match=r'^jit_compile=yes: '):
-    choose.lower(lenet5.lenet5(), 'yes')
+    choose.fast_model(lenet5.lenet5(), 'yes')
 
 
-def test_which_models_treat_each_example_by_itself():
+def test_which_models_process_each_example_independently():
   def known(*middle):
-    return choose.lower(chain(*middle)).per_example
+    return choose.fast_model(chain(*middle)).per_example
 
   assert known() and known(*conv_pool()) and known(layers.Dropout(0.5))
-  assert choose.lower(light_vgg.light_vgg()).per_example
+  assert choose.fast_model(light_vgg.light_vgg()).per_example
   assert not known(layers.BatchNormalization())
   assert not known(layers.Lambda(lambda x: x - keras.ops.mean(x, axis=0)))
 
 
 def test_stacked_convolutions_become_products():
-  """Folded where they can be, on a GPU too; else by patches."""
+  """Folded if possible, also on a GPU; by patches otherwise."""
   for on_gpu in (False, True):
-    lenet = choose.lower(lenet5.lenet5(), on_gpu=on_gpu, stacked=True)
+    lenet = choose.fast_model(lenet5.lenet5(), on_gpu=on_gpu, stacked=True)
     assert kinds(lenet.model).count('FoldedConvPool2D') == 2
     model = light_vgg.light_vgg((16, 16, 3))
-    vgg = choose.lower(model, on_gpu=on_gpu, stacked=True)
+    vgg = choose.fast_model(model, on_gpu=on_gpu, stacked=True)
     assert kinds(vgg.model).count('PatchConv2D') == 6
     assert vgg.jit_compile
-    check_twin(model, vgg.model, (16, 16, 3))
-  off = choose.lower(lenet5.lenet5(), 'false', stacked=True).model
+    check_equivalent(model, vgg.model, (16, 16, 3))
+  off = choose.fast_model(lenet5.lenet5(), 'false', stacked=True).model
   assert {layer.lowering for layer in off.layers[1:3]} == {'matmul'}
 
 
@@ -341,12 +341,12 @@ def residual():
   return keras.Model(entry, layers.Dense(3)(layers.Dropout(0.1)(x)))
 
 
-def test_stacked_models_that_are_no_chain():
+def test_stacked_model_that_is_not_a_chain():
   model = residual()
-  lowered = choose.lower(model, stacked=True)
-  assert kinds(lowered.model).count('PatchConv2D') == 2
-  assert not lowered.jit_compile and not lowered.per_example
-  check_twin(model, lowered.model)
+  fast = choose.fast_model(model, stacked=True)
+  assert kinds(fast.model).count('PatchConv2D') == 2
+  assert not fast.jit_compile and not fast.per_example
+  check_equivalent(model, fast.model)
 
 
 @pytest.mark.parametrize(
@@ -354,5 +354,5 @@ def test_stacked_models_that_are_no_chain():
   [chain(), chain(layers.Conv2D(4, 3, groups=2))],
   ids=['no convolution', 'groups'],
 )
-def test_nothing_to_put_in_patches(model):
+def test_no_convolution_to_replace_by_patches(model):
   assert choose.to_patches(model) is None

@@ -13,7 +13,7 @@ POOLS = {
 
 
 def make_pair(shape, filters, kernel, pooling, lowering, **kwargs):
-  """The folded layer, and the plain layers it stands for, with its weights."""
+  """Returns the folded layer and the plain layers with the same weights."""
   layer = folded_conv.FoldedConvPool2D(
     filters, kernel, pooling=pooling, lowering=lowering, **kwargs
   )
@@ -117,8 +117,8 @@ def test_activations_and_no_bias(activation, lowering):
     )
 
 
-def test_ties_go_the_same_way():
-  """Equal phases: max pooling's gradient goes to the first of them."""
+def test_ties_get_the_same_gradient():
+  """Of equal phases the first gets the gradient of max pooling."""
   layer, plain, conv = make_pair((4, 4, 1), 1, 3, 'max', 'matmul')
   x = tf.ones([1, 4, 4, 1])
   upstream = tf.ones([1, 1, 1, 1])
@@ -133,7 +133,7 @@ def test_ties_go_the_same_way():
 
 
 @pytest.mark.parametrize('lowering', ['matmul', 'conv'])
-def test_serialisable(tmp_path, lowering):
+def test_saves_and_loads(tmp_path, lowering):
   model = keras.Sequential(
     [
       keras.Input((10, 10, 2)),

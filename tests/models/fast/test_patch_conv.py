@@ -50,13 +50,13 @@ def test_equals_the_native_layer(options):
   ours.set_weights(native.get_weights())
   x = tf.constant(rng.normal(size=(5, *SHAPE)), tf.float32)
   slope = tf.constant(rng.normal(size=(5, 11, 9, 4)), tf.float32)
-  found, expected = gradients(ours, x, slope), gradients(native, x, slope)
-  assert found[0].shape == ours.compute_output_shape((5, *SHAPE))
-  for mine, other in zip(found, expected, strict=True):
+  outputs, expected = gradients(ours, x, slope), gradients(native, x, slope)
+  assert outputs[0].shape == ours.compute_output_shape((5, *SHAPE))
+  for mine, other in zip(outputs, expected, strict=True):
     np.testing.assert_allclose(mine, other, rtol=1e-4, atol=1e-5)
 
 
-def test_has_the_weights_and_the_configuration_of_the_native_layer(tmp_path):
+def test_weights_and_configuration_equal_the_native_layer(tmp_path):
   native = layers.Conv2D(4, 3, name='same_name')
   ours = patch_conv.PatchConv2D.from_config(native.get_config())
   assert ours.get_config() == native.get_config()
@@ -77,6 +77,6 @@ def test_has_the_weights_and_the_configuration_of_the_native_layer(tmp_path):
     (layers.Dense(4), False),
   ],
 )
-def test_which_can_be_replaced(layer, expected):
+def test_can_replace(layer, expected):
   keras.Sequential([keras.Input(SHAPE), layer])
   assert patch_conv.can_replace(layer) is expected

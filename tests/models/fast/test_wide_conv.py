@@ -36,14 +36,14 @@ def test_equals_the_native_layers(kernel, activation, use_bias):
   pool = layers.MaxPooling2D(2)
   native = lambda x: pool(conv(x))
   expected = gradients(native, x, [v.value for v in conv.weights], slope)
-  found = gradients(ours, x, [v.value for v in ours.weights], slope)
-  assert found[0].shape == ours.compute_output_shape(x.shape)
-  for mine, other in zip(found, expected, strict=True):
+  outputs = gradients(ours, x, [v.value for v in ours.weights], slope)
+  assert outputs[0].shape == ours.compute_output_shape(x.shape)
+  for mine, other in zip(outputs, expected, strict=True):
     np.testing.assert_allclose(mine, other, rtol=1e-4, atol=1e-5)
 
 
 def test_the_first_of_equal_elements_gets_the_gradient():
-  """As with TensorFlow's own pooling, also where all four are equal."""
+  """As in TensorFlow's pooling, also if all four are equal."""
   rng = np.random.default_rng(0)
   x = tf.constant(rng.integers(0, 3, (5, 8, 6, 4)), tf.float32)
   slope = tf.constant(rng.normal(size=(5, 4, 3, 4)), tf.float32)
@@ -90,7 +90,7 @@ POOL = layers.MaxPooling2D
     (conv(activity_regularizer='l2'), POOL(2), 8, False),
   ],
 )
-def test_what_can_be_replaced(first, second, size, expected):
+def test_can_replace(first, second, size, expected):
   keras.Sequential([keras.Input((size, size, 2)), first, second])
   assert wide_conv.can_replace(first, second) is expected
   assert not wide_conv.can_replace(first, None)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from safl_tf.reporting import comparison, plots
+from safl_tf.reporting import plots, tables
 
 AT = (1, 3, 5)
 
@@ -14,7 +14,7 @@ AT = (1, 3, 5)
 def make_run(algorithm, seed, accuracies, losses=None, megabytes=2):
   """A run whose round t uploads `megabytes`, half of it down, in t seconds."""
   losses = losses or [1.0] * len(accuracies)
-  return comparison.Run(
+  return tables.Run(
     algorithm,
     seed,
     [
@@ -42,13 +42,13 @@ RUNS = [
 ]
 
 
-def averaged(runs, target=0.6, at_rounds=AT):
-  rows = comparison.run_rows(runs, at_rounds, target)
-  return {row['algorithm']: row for row in comparison.algorithm_rows(rows)}
+def by_algorithm(runs, target=0.6, at_rounds=AT):
+  rows = tables.run_rows(runs, at_rounds, target)
+  return {row['algorithm']: row for row in tables.algorithm_rows(rows)}
 
 
-def test_a_run():
-  (row,) = comparison.run_rows(RUNS[1:2], AT, 0.6)
+def test_run_row():
+  (row,) = tables.run_rows(RUNS[1:2], AT, 0.6)
   assert row == {
     'algorithm': 'fedavg',
     'seed': 1,
@@ -68,9 +68,9 @@ def test_a_run():
   }
 
 
-def test_rounds_that_were_not_evaluated():
+def test_rounds_without_evaluation():
   run = make_run('safl', 0, [None, 0.5, None, 0.9, None])
-  (row,) = comparison.run_rows([run], (1, 2, 3, 5, 6), 0.9)
+  (row,) = tables.run_rows([run], (1, 2, 3, 5, 6), 0.9)
   assert row['accuracy_round_1'] is None
   assert row['accuracy_round_2'] == row['accuracy_round_3'] == 0.5
   assert row['accuracy_round_5'] == row['final_accuracy'] == 0.9
@@ -78,22 +78,22 @@ def test_rounds_that_were_not_evaluated():
   assert row['rounds_to_target'] == 4
 
 
-def test_no_accuracy_at_all():
+def test_no_accuracy():
   runs = [make_run('safl', seed, [None, None]) for seed in (0, 1)]
-  row = averaged(runs)['safl']
+  row = by_algorithm(runs)['safl']
   assert row['final_accuracy_mean'] is row['best_accuracy_mean'] is None
   assert row['rounds_to_target_mean'] is row['final_accuracy_sd'] is None
   assert row['mb_up_mean'] == 4
-  assert all(not chart.curves[0].x for chart in accuracies(runs))
+  assert all(not chart.curves[0].x for chart in accuracy_charts(runs))
 
 
-def accuracies(runs):
-  charts = comparison.charts(runs)
+def accuracy_charts(runs):
+  charts = plots.comparison_charts(runs)
   return charts['accuracy'], charts['traffic']
 
 
-def test_means_and_sample_standard_deviations():
-  row = averaged(RUNS)['safl']
+def test_mean_and_sample_standard_deviation():
+  row = by_algorithm(RUNS)['safl']
   assert (row['seeds'], row['reached_target']) == (2, 2)
   assert row['final_accuracy_mean'] == pytest.approx(0.8)
   assert row['final_accuracy_sd'] == pytest.approx(0.2 / math.sqrt(2))
@@ -101,42 +101,42 @@ def test_means_and_sample_standard_deviations():
   assert row['rounds_to_target_mean'] == 2.5
   assert row['rounds_to_target_sd'] == pytest.approx(math.sqrt(0.5))
   three = [make_run('safl', s, [a]) for s, a in enumerate((0.1, 0.2, 0.6))]
-  # Squared distances from 0.3 add up to 0.14; of these, half.
-  assert averaged(three)['safl']['final_accuracy_sd'] == pytest.approx(
+  # Squared distances from the mean 0.3 sum to 0.14; divided by n - 1 = 2.
+  assert by_algorithm(three)['safl']['final_accuracy_sd'] == pytest.approx(
     math.sqrt(0.07)
   )
 
 
-def test_target_that_some_do_not_reach():
-  row = averaged(RUNS)['fedavg']
+def test_target_reached_by_some_runs():
+  row = by_algorithm(RUNS)['fedavg']
   assert (row['seeds'], row['reached_target']) == (2, 1)
   assert (row['rounds_to_target_mean'], row['rounds_to_target_sd']) == (4, None)
   assert row['mb_up_to_target_mean'] == 16
-  row = averaged(RUNS, target=0.75)['fedavg']
+  row = by_algorithm(RUNS, target=0.75)['fedavg']
   assert (row['reached_target'], row['rounds_to_target_mean']) == (0, None)
 
 
-def test_a_mean_is_over_all_runs_or_not_there():
+def test_mean_needs_a_value_of_every_run():
   runs = [make_run('safl', 0, [0.1, 0.2]), make_run('safl', 1, [0.3])]
-  row = averaged(runs, at_rounds=(1, 2))['safl']
+  row = by_algorithm(runs, at_rounds=(1, 2))['safl']
   assert row['accuracy_round_1_mean'] == pytest.approx(0.2)
   assert row['accuracy_round_2_mean'] is row['accuracy_round_2_sd'] is None
   assert row['rounds_mean'] == 1.5
-  for chart in accuracies(runs):
+  for chart in accuracy_charts(runs):
     assert len(chart.curves[0].x) == 1
 
 
 def test_one_seed():
-  row = averaged(RUNS[2:3])['safl']
+  row = by_algorithm(RUNS[2:3])['safl']
   assert row['final_accuracy_mean'] == 0.7
   assert {v for name, v in row.items() if name.endswith('_sd')} == {None}
-  assert comparison.charts(RUNS[2:3])['loss'].curves[0].spread == []
+  assert plots.comparison_charts(RUNS[2:3])['loss'].curves[0].spread == []
 
 
-@pytest.mark.parametrize('make', [lambda rows: rows, comparison.algorithm_rows])
-def test_csv_reads_back(make):
-  rows = make(comparison.run_rows(RUNS, AT, 0.75))
-  read = list(csv.DictReader(io.StringIO(comparison.to_csv(rows))))
+@pytest.mark.parametrize('make', [lambda rows: rows, tables.algorithm_rows])
+def test_csv_round_trip(make):
+  rows = make(tables.run_rows(RUNS, AT, 0.75))
+  read = list(csv.DictReader(io.StringIO(tables.to_csv(rows))))
   assert len(read) == len(rows)
   for cells, row in zip(read, rows, strict=True):
     assert list(cells) == list(row)
@@ -148,8 +148,8 @@ def test_csv_reads_back(make):
 
 
 def test_table():
-  rows = comparison.run_rows(RUNS, (3,), 0.6)
-  headings, *lines = comparison.table(comparison.algorithm_rows(rows))
+  rows = tables.run_rows(RUNS, (3,), 0.6)
+  headings, *lines = tables.table(tables.algorithm_rows(rows))
   fedavg, safl = (dict(zip(headings, line, strict=True)) for line in lines)
   assert safl == {
     'algorithm': 'safl',
@@ -170,8 +170,8 @@ def test_table():
 
 
 def test_table_of_one_seed():
-  rows = comparison.run_rows(RUNS[:1], (3, 6), 0.6)
-  headings, line = comparison.table(comparison.algorithm_rows(rows))
+  rows = tables.run_rows(RUNS[:1], (3, 6), 0.6)
+  headings, line = tables.table(tables.algorithm_rows(rows))
   cells = dict(zip(headings, line, strict=True))
   assert cells['final (%)'] == '30.0'
   assert cells['round 6 (%)'] == '-'
@@ -183,16 +183,30 @@ def test_table_of_one_seed():
 
 def test_markdown():
   lines = [['name', 'number'], ['a|b', '1.0'], ['longer', '10.0 ± 1.0']]
-  assert comparison.to_markdown(lines) == (
+  assert tables.to_markdown(lines) == (
     '| name   |     number |\n'
     '| ------ | ---------: |\n'
     '| a\\|b   |        1.0 |\n'
     '| longer | 10.0 ± 1.0 |\n'
   )
+  assert tables.to_markdown(lines, left=2) == (
+    '| name   | number     |\n'
+    '| ------ | ---------- |\n'
+    '| a\\|b   | 1.0        |\n'
+    '| longer | 10.0 ± 1.0 |\n'
+  )
+
+
+@pytest.mark.parametrize(
+  'mean, sd, expected',
+  [(None, None, '-'), (1234.56, None, '1,234.6'), (0.5, 0.25, '0.5 ± 0.2')],
+)
+def test_format_mean_sd(mean, sd, expected):
+  assert tables.format_mean_sd(mean, sd) == expected
 
 
 def test_charts():
-  charts = comparison.charts(RUNS)
+  charts = plots.comparison_charts(RUNS)
   assert list(charts) == ['accuracy', 'loss', 'traffic']
   for chart in charts.values():
     assert [curve.name for curve in chart.curves] == ['fedavg', 'safl']
@@ -206,16 +220,16 @@ def test_charts():
   assert by_traffic.y == fedavg.y
 
 
-def test_losses_that_are_not_finite_are_not_drawn():
+def test_nonfinite_losses_are_not_drawn():
   losses = [2.0, math.inf, math.nan, 1.0, None]
   run = make_run('safl', 0, [0.1] * 5, losses)
-  curve = comparison.charts([run])['loss'].curves[0]
+  curve = plots.comparison_charts([run])['loss'].curves[0]
   assert (curve.x, curve.y) == ([1, 4], [2, 1])
 
 
-def test_pictures(tmp_path):
+def test_chart_figure(tmp_path):
   path = tmp_path / 'a.png'
-  chart = comparison.charts(RUNS)['traffic']
+  chart = plots.comparison_charts(RUNS)['traffic']
   figure = plots.chart(chart, path)
   assert path.read_bytes().startswith(b'\x89PNG')
   (axes,) = figure.axes
@@ -228,20 +242,22 @@ def test_pictures(tmp_path):
     assert line.get_xdata().tolist() == curve.x
     assert line.get_ydata().tolist() == curve.y
     ends = band.get_paths()[0].vertices[:, 1]
-    most = max(y + d for y, d in zip(curve.y, curve.spread, strict=True))
-    assert ends.max() == pytest.approx(most)
+    y_max = max(y + d for y, d in zip(curve.y, curve.spread, strict=True))
+    assert ends.max() == pytest.approx(y_max)
   (legend,) = figure.legends
   assert [t.get_text() for t in legend.get_texts()] == ['fedavg', 'safl']
 
 
-def test_pictures_of_many_and_of_nothing(tmp_path):
-  runs = [make_run(f'way_{i}', 0, [0.5]) for i in range(28)]
-  runs.append(make_run('nothing', 0, [None]))
-  figure = plots.chart(comparison.charts(runs)['accuracy'], tmp_path / 'a.png')
+def test_chart_of_many_curves_and_of_none(tmp_path):
+  runs = [make_run(f'algorithm_{i}', 0, [0.5]) for i in range(28)]
+  runs.append(make_run('empty', 0, [None]))
+  figure = plots.chart(
+    plots.comparison_charts(runs)['accuracy'], tmp_path / 'a.png'
+  )
   lines = figure.axes[0].lines
-  looks = {f'{line.get_color()} {line._dash_pattern}' for line in lines[:28]}
-  assert len(looks) == 28
-  assert lines[28].get_label() == 'nothing (no values)'
+  styles = {f'{line.get_color()} {line._dash_pattern}' for line in lines[:28]}
+  assert len(styles) == 28
+  assert lines[28].get_label() == 'empty (no values)'
   assert lines[0].get_marker() == 'o'  # a single point is visible
 
 
@@ -250,13 +266,13 @@ def test_pictures_of_many_and_of_nothing(tmp_path):
   [(100, [25, 50, 75]), (50, [12, 25, 37]), (2, [1]), (1, [1])],
 )
 def test_quarters(rounds, expected):
-  assert comparison.quarters(rounds) == expected
+  assert tables.quarters(rounds) == expected
 
 
 def test_needs_no_tensorflow():
   script = (
-    'import sys; from safl_tf import comparison, pages; '
-    'print([m for m in ("tensorflow", "keras", "matplotlib") '
+    'import sys; from safl_tf.reporting import html, tables; '
+    'print([m for m in ("tensorflow", "keras", "matplotlib", "pandas") '
     'if m in sys.modules])'
   )
   done = subprocess.run(

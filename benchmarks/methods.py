@@ -1,7 +1,7 @@
-"""Ways to run a federated round.
+"""Methods to run a federated round.
 
-A way takes a workload and yields the seconds of every round, the first one with
-whatever it compiles, for as long as it is asked.
+A method takes a workload and yields the seconds of every round, without end;
+the first one includes compilation.
 """
 
 import time
@@ -16,11 +16,11 @@ from benchmarks import workloads
 from safl_tf.core import algorithm as algorithm_lib
 from safl_tf.core import process
 
-Way = Callable[[workloads.Workload], Iterator[float]]
+Method = Callable[[workloads.Workload], Iterator[float]]
 
 
 def naive(work: workloads.Workload) -> Iterator[float]:
-  """What people write first: set_weights, fit, get_weights for each client."""
+  """Calls set_weights, fit and get_weights for each client."""
   clients = work.clients()
   model = work.model_fn()
   model.compile(
@@ -47,7 +47,7 @@ def naive(work: workloads.Workload) -> Iterator[float]:
 
 
 def one_step(work: workloads.Workload) -> Iterator[float]:
-  """A hand-written loop around one compiled training step."""
+  """Loops over batches with a compiled training step."""
   clients = work.clients()
   model = work.model_fn()
   optimizer = keras.optimizers.SGD(work.config.learning_rate)
@@ -83,10 +83,12 @@ def one_step(work: workloads.Workload) -> Iterator[float]:
     yield time.perf_counter() - start
 
 
-def safl(executor: str, algorithm: algorithm_lib.Algorithm | None = None) -> Way:
-  """This package, with SAFL unless told otherwise."""
+def safl(
+  executor: str, algorithm: algorithm_lib.Algorithm | None = None
+) -> Method:
+  """Returns the method of this package; SAFL by default."""
 
-  def way(work: workloads.Workload) -> Iterator[float]:
+  def method(work: workloads.Workload) -> Iterator[float]:
     trainer = process.FederatedProcess(
       work.model_fn,
       work.clients(),
@@ -100,11 +102,11 @@ def safl(executor: str, algorithm: algorithm_lib.Algorithm | None = None) -> Way
       state, _ = trainer.next(state)
       yield time.perf_counter() - start
 
-  return way
+  return method
 
 
 def gemm(work: workloads.Workload) -> Iterator[float]:
-  """Seconds of a GFLOP in large matrix products: the best of NumPy and XLA."""
+  """Yields seconds per GFLOP of large matrix products, NumPy or XLA."""
   del work
   n = 2048
   a = np.random.default_rng(0).random((n, n), np.float32)
@@ -123,7 +125,7 @@ def gemm(work: workloads.Workload) -> Iterator[float]:
 FIT, STEP = 'Keras fit, client by client', 'one-step tf.function'
 SAFL, EXTENDED = 'safl_tf, threads', 'safl_tf, threads, Extended SAFL'
 GEMM = 'matrix products'
-WAYS: dict[str, Way] = {
+METHODS: dict[str, Method] = {
   FIT: naive,
   STEP: one_step,
   'safl_tf, serial': safl('serial'),

@@ -1,4 +1,4 @@
-"""Data sets that are one per client: a mistake is told with its name."""
+"""`ClientData.from_clients` names the client of an invalid data set."""
 
 import numpy as np
 import pytest
@@ -15,15 +15,15 @@ def slices(x, y):
   return tf.data.Dataset.from_tensor_slices((x, y))
 
 
-def spoiled(x):
+def failing(x):
   if x[0] > 4:
     raise ValueError('no such file')
   return x
 
 
-def with_errors():
+def unreadable():
   """A data set whose reading fails."""
-  read = lambda x, y: (tf.numpy_function(spoiled, [x], tf.float32), y)
+  read = lambda x, y: (tf.numpy_function(failing, [x], tf.float32), y)
   return slices(X, Y).map(read)
 
 
@@ -34,9 +34,9 @@ def with_errors():
     (
       lambda: slices(X, Y).repeat(),
       None,
-      'data set=repeated without end: must end; leave out repeat()',
+      'data set=infinite: must be finite; leave out repeat()',
     ),
-    (with_errors, None, 'data set=given: cannot be read ('),
+    (unreadable, None, 'data set=given: cannot be read ('),
     (
       lambda: slices(X, {'label': Y}),
       None,
