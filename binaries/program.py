@@ -53,11 +53,8 @@ def run(
       print(f'{(description or "").strip()}\n{group.help_text(flags)}')
     else:
       _parse(name, flags)
-      listing = presets.apply(flags)
-      if listing is None:
-        main(flags)
-      else:
-        print(listing)
+      presets.apply(flags)
+      main(flags)
     sys.stdout.flush()
   except errors.InputError as error:
     dashes = '--' if error.argument in flags else ''

@@ -65,21 +65,13 @@ class _Experiment(group.Group, topic='experiment'):
 
 
 class Job(NamedTuple):
-  """An experiment to run.
-
-  Attributes:
-    plan: the parts of the experiment.
-    seeds: the seeds of each part.
-    path: the folder of the experiment.
-    runs: the parts and their configurations, in the order of training.
-    wanted: the names of the parts to run.
-  """
+  """An experiment to run."""
 
   plan: plans.Plan
   seeds: tuple[int, ...]
   path: pathlib.Path
-  runs: list[tuple[plans.Part, RunConfig]]
-  wanted: Sequence[str]
+  runs: list[tuple[plans.Part, RunConfig]]  # in the order of training
+  wanted: Sequence[str]  # names of the parts to run
 
 
 def jobs(flags: absl_flags.FlagValues) -> list[Job]:
@@ -127,7 +119,7 @@ def main(flags: absl_flags.FlagValues) -> None:
   try:
     for job in requested:
       for _, config in job.runs:
-        config.directory().check()
+        config.check_directory()
     for job in requested:
       try:
         _reproduce(job)

@@ -10,7 +10,7 @@ setting, bound and t), report.md (which bounds hold) and plots.
 
 import dataclasses
 import os
-from typing import NamedTuple
+from typing import Any
 
 from absl import flags as absl_flags
 from absl import logging
@@ -20,18 +20,9 @@ from safl_tf.util import choices
 from . import program
 from .flags import group
 
-
-class _Scale(NamedTuple):
-  """Defaults of flags."""
-
-  trials: int
-  rounds: int
-  executor: str
-
-
-_SCALES = {
-  'smoke': _Scale(50, 20, 'threads'),
-  'full': _Scale(1000, 200, 'vectorized'),
+_DEFAULTS: dict[str, dict[str, Any]] = {
+  'smoke': {'trials': 50, 'rounds': 20, 'executor': 'threads'},
+  'full': {'trials': 1000, 'rounds': 200, 'executor': 'vectorized'},
 }
 
 
@@ -40,7 +31,7 @@ class _Flags(group.Group, topic='theory'):
   output_dir: str = group.text('runs/theory', 'Folder to write to.')
   scale: str = group.choice(
     'full',
-    list(_SCALES),
+    list(_DEFAULTS),
     'All settings, in minutes, or one per study, in seconds.',
   )
   trials: int | None = group.integer(
@@ -70,9 +61,10 @@ def main(flags: absl_flags.FlagValues) -> None:
     raise errors.InputError(
       'output_dir', folder, f'cannot be created: {error.strerror}'
     ) from error
-  scale = _SCALES[flags.scale]
-  given = {name: flags[name].value for name in _Scale._fields}
-  scale = scale._replace(**{k: v for k, v in given.items() if v is not None})
+  num_trials, rounds, executor = (
+    default if flags[name].value is None else flags[name].value
+    for name, default in _DEFAULTS[flags.scale].items()
+  )
   program.start_tensorflow()
   from safl_tf.experiments.theory import report, testbed, trials
 
@@ -84,12 +76,10 @@ def main(flags: absl_flags.FlagValues) -> None:
     position = f'{next(numbers)} of {len(settings)}'
     logging.info('%s: %s, %s', position, setting.study, setting.name)
 
-  frame = trials.run(
-    settings, scale.trials, scale.rounds, flags.seed, scale.executor, log
-  )
+  frame = trials.run(settings, num_trials, rounds, flags.seed, executor, log)
   command = (
-    f'`safl-theory --scale={flags.scale} --trials={scale.trials} '
-    f'--rounds={scale.rounds} --seed={flags.seed} --executor={scale.executor}`'
+    f'`safl-theory --scale={flags.scale} --trials={num_trials} '
+    f'--rounds={rounds} --seed={flags.seed} --executor={executor}`'
   )
   print(report.write(folder, frame, command))
   print(f'report  {os.path.join(folder, "report.md")}')

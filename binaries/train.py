@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags as absl_flags
 
+from safl_tf.util import validation
+
 from . import program
 from .flags.run_config import RunConfig
 
@@ -32,7 +34,7 @@ def main(flags: absl_flags.FlagValues) -> None:
   """Trains one run and prints a summary."""
   start = time.perf_counter()
   config = RunConfig.get(flags)
-  config.directory().check()
+  config.check_directory()
   program.start_tensorflow()
   from . import factories
 
@@ -57,12 +59,7 @@ def train(
   from safl_tf.training import loop
 
   directory = config.directory()
-  schedule = loop.Schedule(
-    config.rounds,
-    config.eval_every,
-    config.checkpoint_every,
-    config.stop_at_accuracy,
-  )
+  schedule = validation.call(loop.Schedule, config.to_dict())
   with directory.opened():
     result = loop.run(
       trainer,

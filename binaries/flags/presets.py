@@ -1,14 +1,12 @@
 """Presets: files of flags that come with the programs, chosen by name."""
 
 import importlib.resources
-from importlib.resources.abc import Traversable
+import sys
 
 from absl import flags as absl_flags
 from absl import logging
 
 from safl_tf.util import validation
-
-_LIST = 'list'
 
 
 def define(flags: absl_flags.FlagValues) -> None:
@@ -24,54 +22,40 @@ def define(flags: absl_flags.FlagValues) -> None:
   )
 
 
-def apply(flags: absl_flags.FlagValues) -> str | None:
+def apply(flags: absl_flags.FlagValues) -> None:
   """Sets the flags of the chosen preset that the command line does not set.
 
-  Args:
-    flags: of a program, parsed.
-
-  Returns:
-    The text to print instead of running the program, for --preset=list.
-
-  Raises:
-    InputError: no preset has this name.
+  With --preset=list it prints all presets and ends the process.
   """
-  name = flags.preset if 'preset' in flags else None
-  if name is None:
-    return None
-  files = _files()
-  if name == _LIST:
-    width = max(map(len, files))
-    return '\n'.join(f'{n:<{width}}  {summary(n)}' for n in files)
-  validation.choice('preset', name, [*files, _LIST])
+  if 'preset' not in flags or flags.preset is None:
+    return
+  name, presets = flags.preset, read_all()
+  if name == 'list':
+    for preset, (summary, *_) in presets.items():
+      print(f'{preset:<{max(map(len, presets))}}  {summary.strip("# ")}')
+    sys.exit(0)
+  validation.choice('preset', name, [*presets, 'list'])
   skipped = []
-  for line in files[name].read_text('utf-8').splitlines():
-    if line.startswith('--'):
-      flag, _, value = line.removeprefix('--').partition('=')
-      if flag not in flags:
-        skipped.append(f'--{flag}')
-      elif not flags[flag].present:
-        flags[flag].parse(value)
+  for line in presets[name]:
+    flag, _, value = line.removeprefix('--').partition('=')
+    if line.startswith('#'):
+      continue
+    if flag not in flags:
+      skipped.append(f'--{flag}')
+    elif not flags[flag].present:
+      flags[flag].parse(value)
   if skipped:
-    told = ', '.join(skipped)
-    logging.info('preset %s: skipped flags of safl-train: %s', name, told)
+    names = ', '.join(skipped)
+    logging.info('preset %s: skipped flags of safl-train: %s', name, names)
   flags.validate_all_flags()
-  return None
 
 
-def summary(name: str) -> str:
-  """Returns the first line of a preset, which describes it."""
-  first = _files()[name].read_text('utf-8').splitlines()[0]
-  return first.removeprefix('# ')
-
-
-def _files() -> dict[str, Traversable]:
-  """Returns the files of all presets by name, sorted."""
+def read_all() -> dict[str, list[str]]:
+  """Returns the lines of all presets by name; the first one describes it."""
   package = __name__.split('.flags')[0]  # binaries or safl_tf.binaries
   folder = importlib.resources.files(package) / 'presets'
   files = sorted(folder.iterdir(), key=lambda file: file.name)
   return {
-    file.name.removesuffix('.flags'): file
+    file.name.removesuffix('.flags'): file.read_text('utf-8').splitlines()
     for file in files
-    if file.name.endswith('.flags')
   }

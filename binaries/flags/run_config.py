@@ -157,6 +157,21 @@ class RunConfig(
       if value is not None or name not in _DIGESTS
     }
 
+  def check_directory(self) -> None:
+    """Refuses a folder that is not writable or has a run with other flags."""
+    from safl_tf.training import metrics_log
+
+    hparams = metrics_log.read_hparams(self.path) or {'flags': {}}
+    unknown = hparams['flags'].keys() - dataclasses.asdict(self).keys()
+    if unknown:
+      raise errors.InputError(
+        'experiment',
+        self.path,
+        'is a run of another version of safl_tf (with the flags '
+        f'{", ".join(sorted(unknown))}); choose another --experiment',
+      )
+    self.directory().check()
+
   def directory(self) -> 'run_directory.RunDirectory':
     """Returns the folder of the run without creating it."""
     from safl_tf.training import run_directory

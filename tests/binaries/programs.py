@@ -67,23 +67,25 @@ def call(program, *arguments):
   return 0
 
 
-def start(*command, **options):
+def start(*command, path=ROOT, **options):
   """Starts Python in a process of its own."""
   return subprocess.Popen(
     [sys.executable, *map(str, command)],
     stdout=subprocess.PIPE,
     stderr=subprocess.PIPE,
     text=True,
-    env={**os.environ, 'PYTHONPATH': str(ROOT)},
+    env={**os.environ, 'PYTHONPATH': str(path)},
     **options,
   )
 
 
 def call_light(cases):
   """Runs (program, arguments, folder) that must not need TensorFlow."""
-  told = json.dumps([(p, list(args), str(folder)) for p, args, folder in cases])
+  request = json.dumps(
+    [(p, list(args), str(folder)) for p, args, folder in cases]
+  )
   process = start('-m', 'tests.binaries.light', stdin=subprocess.PIPE)
-  out, err = process.communicate(told, timeout=120)
+  out, err = process.communicate(request, timeout=120)
   assert process.returncode == 0, err
   return [Outcome(*outcome) for outcome in json.loads(out)]
 

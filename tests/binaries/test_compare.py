@@ -51,13 +51,13 @@ def touch(run, *args):
 
 
 @pytest.fixture(scope='module')
-def seen():
-  """What the comparison below loaded: names of data, digests of partitions."""
+def recorded():
+  """Data sets and digests of partitions that the comparison below loads."""
   return {'loaded': [], 'partitions': {}}
 
 
 @pytest.fixture(scope='module')
-def made(tmp_path_factory, dense, seen):
+def made(tmp_path_factory, dense, recorded):
   """The folder of a comparison; not to be changed."""
   from safl_tf.data import registry
   from safl_tf.training import loop
@@ -66,16 +66,16 @@ def made(tmp_path_factory, dense, seen):
   with pytest.MonkeyPatch.context() as patch:
     load, run = registry.load, loop.run
 
-    def load_and_tell(name, *args):
-      seen['loaded'].append(name)
+    def load_and_record(name, *args):
+      recorded['loaded'].append(name)
       return load(name, *args)
 
-    def run_and_tell(trainer, schedule, seed, test_data, folder, *args):
-      seen['partitions'][folder.path.name] = trainer.clients.digest()
+    def run_and_record(trainer, schedule, seed, test_data, folder, *args):
+      recorded['partitions'][folder.path.name] = trainer.clients.digest()
       return run(trainer, schedule, seed, test_data, folder, *args)
 
-    patch.setattr(registry, 'load', load_and_tell)
-    patch.setattr(loop, 'run', run_and_tell)
+    patch.setattr(registry, 'load', load_and_record)
+    patch.setattr(loop, 'run', run_and_record)
     patch.setattr(plots, 'write_all', touch)
     assert programs.call('compare', *arguments(folder, dense)) == 0
   return folder / 'both'
@@ -90,7 +90,7 @@ def copied(made, tmp_path, dense):
 
 @pytest.fixture
 def no_tensorflow(monkeypatch):
-  """Whoever starts TensorFlow fails."""
+  """Fails a test that starts TensorFlow."""
   monkeypatch.setattr(
     program, 'start_tensorflow', lambda: pytest.fail('starts')
   )
@@ -116,10 +116,10 @@ def trained(monkeypatch, no_pictures):
   return names
 
 
-def test_what_it_leaves(made):
+def test_files(made):
   names = {f'{name}_seed{seed}' for name, seed in PAIRS}
-  found = {path.name for path in made.iterdir()}
-  assert found == {*names, *FILES, 'plots', '.lock'}
+  names_found = {path.name for path in made.iterdir()}
+  assert names_found == {*names, *FILES, 'plots', '.lock'}
   for name in ('accuracy', 'loss', 'traffic'):
     image = (made / 'plots' / f'{name}.png').read_bytes()
     assert image.startswith(b'\x89PNG')
@@ -145,7 +145,7 @@ def test_what_it_leaves(made):
     assert row['reached_target'] == '0' and row['seeds'] == '2'
 
 
-def test_what_one_reads(made):
+def test_texts(made):
   text = (made / 'comparison.md').read_text()
   assert text.startswith(
     '# both\n\ndense on mnist_sample, 4 clients, 2 rounds, '
@@ -185,9 +185,9 @@ def test_runs_are_those_of_safl_train(made, dense, tmp_path, no_pictures):
   assert metrics_log.differing(first, second).keys() == {'output_dir'}
 
 
-def test_same_data_models_and_selections(made, seen):
-  assert seen['loaded'] == ['mnist_sample']
-  partitions = seen['partitions']
+def test_same_data_models_and_selections(made, recorded):
+  assert recorded['loaded'] == ['mnist_sample']
+  partitions = recorded['partitions']
   assert partitions['fedavg_seed0'] == partitions['safl_seed0']
   assert partitions['fedavg_seed1'] == partitions['safl_seed1']
   assert partitions['safl_seed0'] != partitions['safl_seed1']
@@ -216,7 +216,7 @@ def test_same_command_again(copied, call, no_tensorflow):
   assert page == f'page  {folder / "comparison.html"}'
 
 
-def test_other_questions(copied, call, no_tensorflow, no_pictures):
+def test_other_rounds_and_target(copied, call, no_tensorflow, no_pictures):
   folder, command = copied
   more = ('--at_rounds=2,1', '--target_accuracy=0.01', '--seeds=1')
   assert call('compare', *command, *more).code == 0
@@ -235,8 +235,8 @@ def test_more_algorithms_and_seeds(copied, call, trained):
   assert trained == ['extended_safl_seed0', 'extended_safl_seed1']
   assert 'run 1 of 6: extended_safl, seed 0\n' in outcome.err
   assert 'run 4 of 6: extended_safl, seed 1\n' in outcome.err
-  found = [row['algorithm'] for row in table(folder / 'comparison.csv')]
-  assert found == ['extended_safl', 'fedavg', 'safl']
+  names_found = [row['algorithm'] for row in table(folder / 'comparison.csv')]
+  assert names_found == ['extended_safl', 'fedavg', 'safl']
   assert call('compare', *command, '--seeds=1,2').code == 0
   assert trained[2:] == ['fedavg_seed2', 'safl_seed2']
   assert programs.snapshot(folder / 'safl_seed1') == before
@@ -283,7 +283,7 @@ def test_interrupted(made, call, dense, tmp_path, monkeypatch, no_pictures):
     assert metrics(folder / run) == metrics(made / run)
 
 
-def test_what_is_lost_is_made_again(copied, call, trained):
+def test_missing_files_are_rewritten(copied, call, trained):
   folder, command = copied
   runs = [folder / name for name in ('fedavg_seed1', 'safl_seed1')]
   before = [metrics(run) for run in runs]

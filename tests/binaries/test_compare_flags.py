@@ -1,4 +1,4 @@
-"""What safl-compare takes and refuses."""
+"""Flags of safl-compare."""
 
 import pathlib
 import re
@@ -32,7 +32,7 @@ LIGHT = [
 
 @pytest.fixture
 def no_tensorflow(monkeypatch):
-  """Whoever starts TensorFlow fails."""
+  """Fails a test that starts TensorFlow."""
   monkeypatch.setattr(
     program, 'start_tensorflow', lambda: pytest.fail('starts')
   )

@@ -1,5 +1,6 @@
 """--help, and --preset in all programs that have it."""
 
+import configparser
 import re
 
 import pytest
@@ -20,14 +21,15 @@ TOPICS = [
   'run',
   'hardware',
 ]
-PRESETS = sorted((programs.ROOT / 'binaries' / 'presets').glob('*.flags'))
+BINARIES = programs.ROOT / 'binaries'
+PRESETS = sorted((BINARIES / 'presets').glob('*.flags'))
 DATASETS = ('mnist', 'fashion_mnist', 'cifar10', 'speech_commands')
 
 
 def apply(define, *arguments):
   """Returns parsed flags with the chosen preset."""
   flags = programs.parse(define, *arguments)
-  assert presets.apply(flags) is None
+  presets.apply(flags)
   return flags
 
 
@@ -144,8 +146,7 @@ def test_preset_with_flags_of_another_program(call, tmp_path):
 
 
 def test_programs_without_presets():
-  flags = programs.parse(lambda flags: None)
-  assert presets.apply(flags) is None
+  presets.apply(programs.parse(lambda flags: None))
   with pytest.raises(errors.InputError, match='preset=no: must be one of'):
     apply(run_config.RunConfig.define, '--preset=no')
 
@@ -161,3 +162,27 @@ def test_pandas_after_tensorflow():
   process = programs.start('-c', script)
   out, err = process.communicate(timeout=120)
   assert (process.returncode, out) == (0, '3 sklearn\n'), err
+
+
+def test_installed_name(tmp_path):
+  """An installation has the programs as safl_tf.binaries, with presets."""
+  (tmp_path / 'safl_tf').mkdir()
+  for path in (*(programs.ROOT / 'safl_tf').iterdir(), BINARIES):
+    (tmp_path / 'safl_tf' / path.name).symlink_to(path)
+  settings = configparser.ConfigParser()
+  settings.read(programs.ROOT / 'setup.cfg')
+  scripts = settings['options.entry_points']['console_scripts'].split('\n')
+  modules = [line.split(' = ')[1].split(':')[0] for line in scripts if line]
+  assert {name.rpartition('.')[0] for name in modules} == {'safl_tf.binaries'}
+  script = (
+    'import sys, importlib\n'
+    f'for name in {modules}: importlib.import_module(name).cli\n'
+    'assert "binaries" not in sys.modules\n'
+    'sys.modules["safl_tf.binaries.train"].cli()'
+  )
+  process = programs.start(
+    '-P', '-c', script, '--preset=list', cwd=tmp_path, path=tmp_path
+  )
+  out, err = process.communicate(timeout=60)
+  assert (process.returncode, err) == (0, '')
+  assert len(out.splitlines()) == len(PRESETS)

@@ -1,4 +1,4 @@
-"""A run that is killed and started again ends as if nothing had happened."""
+"""A run that is killed and resumed has the results of an uninterrupted one."""
 
 import functools
 import os
@@ -57,8 +57,11 @@ def without_times(run):
 def newest(run):
   """The round and all arrays of the newest checkpoint."""
   start = client_store.ClientStore(lambda k: None)
-  found = checkpoint.Checkpoints(run / 'checkpoints').restore_latest(start)
-  return found.round_number, {**found.arrays, **found.client_models.to_arrays()}
+  restored = checkpoint.Checkpoints(run / 'checkpoints').restore_latest(start)
+  return restored.round_number, {
+    **restored.arrays,
+    **restored.client_models.to_arrays(),
+  }
 
 
 def check_equal(run, reference):
@@ -73,7 +76,7 @@ def check_equal(run, reference):
 
 
 def rounds_done(run):
-  """The rounds in metrics.csv, whatever is being written to it."""
+  """The rounds in metrics.csv, also while it is being written."""
   try:
     return (run / 'metrics.csv').read_bytes().count(b'\n') - 1
   except FileNotFoundError:
@@ -83,11 +86,11 @@ def rounds_done(run):
 def is_saving(run):
   """Whether a checkpoint is half-written right now."""
   try:
-    found = os.listdir(run / 'checkpoints')
+    names = os.listdir(run / 'checkpoints')
   except FileNotFoundError:
     return False
-  data = {name.removesuffix('.npz') for name in found if '.npz' in name}
-  whole = {name.removesuffix('.json') for name in found}
+  data = {name.removesuffix('.npz') for name in names if '.npz' in name}
+  whole = {name.removesuffix('.json') for name in names}
   return bool(data - whole)  # a temporary file's name has .npz in it too
 
 
@@ -123,7 +126,7 @@ def test_killed_again_and_again(tmp_path, wide):
   between_checkpoints = lambda: rounds_done(run) >= 5
   kill_when(between_checkpoints, run, second)
   while_saving = lambda: rounds_done(run) >= 8 and is_saving(run)
-  too_late = lambda: rounds_done(run) >= 11  # if that can't be seen
+  too_late = lambda: rounds_done(run) >= 11  # if no save is observed
   kill_when(lambda: while_saving() or too_late(), run, second)
   about_to_save = lambda: rounds_done(run) >= 14
   err = kill_when(about_to_save, run, second)

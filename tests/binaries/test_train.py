@@ -26,8 +26,8 @@ def without_times(run):
 def newest(run):
   """The arrays of the newest checkpoint, the clients' among them."""
   start = client_store.ClientStore(lambda k: None)
-  found = checkpoint.Checkpoints(run / 'checkpoints').restore_latest(start)
-  return {**found.arrays, **found.client_models.to_arrays()}
+  restored = checkpoint.Checkpoints(run / 'checkpoints').restore_latest(start)
+  return {**restored.arrays, **restored.client_models.to_arrays()}
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def copied(finished, tmp_path):
   return run, (*programs.LEARNING, f'--output_dir={tmp_path}')
 
 
-def test_what_a_run_leaves(finished):
+def test_files_of_a_run(finished):
   hparams = json.loads((finished / 'hparams.json').read_text())
   names = programs.flag_names(run_config.RunConfig)
   assert set(hparams['flags']) == names
@@ -84,10 +84,10 @@ def test_same_command_again(copied, call):
   outcome = call('train', *command)
   assert outcome.code == 0
   last, best = rows(run)[-1], max(r['test_accuracy'] for r in rows(run))
-  said = dict(line.split(maxsplit=1) for line in outcome.out.splitlines())
-  assert said['files'] == str(run)
-  assert said['uploads'] == '8 of 8'
-  assert said['communication'].startswith(
+  printed = dict(line.split(maxsplit=1) for line in outcome.out.splitlines())
+  assert printed['files'] == str(run)
+  assert printed['uploads'] == '8 of 8'
+  assert printed['communication'].startswith(
     f'{last["total_bytes_up"] / 1e6:.1f} MB up, '
   )
   assert f'best accuracy  {best:.1%} (round ' in outcome.out
@@ -123,6 +123,23 @@ def test_other_command_in_the_same_folder(copied, call, arguments, message):
   assert outcome.code == 2
   assert outcome.err.startswith(f'safl-train: {message.format(run)}')
   assert outcome.err.count('\n') == 1
+  assert programs.snapshot(run) == before
+
+
+def test_run_of_another_version(copied, call):
+  """One line names the flags that no longer exist; nothing is written."""
+  run, command = copied
+  hparams = json.loads((run / 'hparams.json').read_text())
+  hparams['flags']['num_devices'] = hparams['flags'].pop('num_clients')
+  hparams['flags']['device_store'] = hparams['flags'].pop('client_store')
+  (run / 'hparams.json').write_text(json.dumps(hparams))
+  before = programs.snapshot(run)
+  outcome = call('train', *command)
+  assert outcome.code == 2
+  assert outcome.err == (
+    f'safl-train: --experiment={run}: is a run of another version of safl_tf '
+    '(with the flags device_store, num_devices); choose another --experiment\n'
+  )
   assert programs.snapshot(run) == before
 
 
@@ -214,7 +231,7 @@ def blocks():
   return keras.Model(inputs, keras.layers.Dense(10, activation='softmax')(x))
 
 
-def test_own_model(train, tmp_path, call):
+def test_user_model(train, tmp_path, call):
   import keras
 
   from safl_tf.training import run_directory
@@ -227,12 +244,12 @@ def test_own_model(train, tmp_path, call):
   loaded = run_directory.load(run)
   assert isinstance(loaded.model, keras.Model) and not loaded.from_logits
   # Nothing is learned: what remains are the weights of the file. Only the
-  # statistics of batch normalization, which start from there too, have moved.
+  # statistics of batch normalization, which start from there too, have changed.
   for mine, given in zip(
     loaded.model.trainable_variables, model.trainable_variables, strict=True
   ):
     np.testing.assert_allclose(mine, given, rtol=1e-6, atol=1e-20)
-  moved = [
+  changed = [
     np.abs(np.subtract(mine, given)).max() > 1e-3
     for mine, given in zip(
       loaded.model.non_trainable_variables,
@@ -241,7 +258,7 @@ def test_own_model(train, tmp_path, call):
     )
     if 'moving' in given.name
   ]
-  assert moved == [True] * 4
+  assert changed == [True] * 4
   # Another model under the same name is another run.
   blocks().save(tmp_path / 'blocks.keras')
   outcome, _ = train(*arguments, model=tmp_path / 'blocks.keras')
@@ -317,7 +334,7 @@ def test_flagfile(train, tmp_path):
   assert len(rows(run)) == 3
 
 
-def test_reader_that_goes_away():
+def test_closed_pipe():
   process = programs.start('-m', 'binaries.train', '--help')
   process.stdout.close()
   assert process.stderr.read() == ''

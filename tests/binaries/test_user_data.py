@@ -1,4 +1,4 @@
-"""The programs on one's own data."""
+"""The programs on data files of a user."""
 
 import json
 
@@ -22,7 +22,7 @@ CLASSES = ('ant', 'bee', 'cat')
 
 
 def table(rows, classes=CLASSES, seed=0):
-  """Lines of a CSV file whose first three columns tell the class."""
+  """Lines of a CSV file whose first three columns depend on the class."""
   rng = np.random.default_rng(seed)
   labels = rng.integers(0, len(classes), rows)
   lines = ['a,b,c,d,kind,who']
@@ -77,8 +77,8 @@ def hparams(run):
 
 def test_train_and_evaluate(home, call, linear):
   csv = ('--dataset=csv:flowers.csv', '--label_column=kind')
-  own = (f'--model={linear}', '--client_column=who', '--learning_rate=0.01')
-  succeed(call('train', *SMALL, *csv, *own))
+  options = (f'--model={linear}', '--client_column=who', '--learning_rate=0.01')
+  succeed(call('train', *SMALL, *csv, *options))
   run = home / 'runs' / 'safl_flowers'
   assert hparams(run)['test_fraction'] == 0.2
   assert hparams(run)['max_labels'] is None
@@ -89,7 +89,7 @@ def test_train_and_evaluate(home, call, linear):
   assert f'top-1    {last["test_accuracy"]:.2%}' in outcome.out
 
   natural = ('--partition=client', '--num_clients=5', '--experiment=natural')
-  succeed(call('train', *SMALL, *csv, *own, *natural))
+  succeed(call('train', *SMALL, *csv, *options, *natural))
   first = metrics_log.read_csv(home / 'runs' / 'natural' / 'metrics.csv')[0]
   assert first['selected'] == 5
 
@@ -146,7 +146,7 @@ def test_changed_files_are_refused(home, call, trained):
 
 
 def test_other_data_with_some_of_the_classes(home, call, trained):
-  """Labels are understood as in the run, not numbered anew."""
+  """Labels have the meaning that they have in the run."""
   run, _ = trained
   (home / 'new.csv').write_text(table(40, ('bee', 'cat'), seed=1))
   given = (f'--model={run}', '--dataset=csv:new.csv', '--test_fraction=1')
@@ -163,8 +163,8 @@ def test_other_data_with_some_of_the_classes(home, call, trained):
   assert "'dog' is none of the known labels, ant, bee, cat" in outcome.err
 
 
-def test_exported_models_tell_their_classes(home, call, linear):
-  """A model beside its export.json is understood by it."""
+def test_class_names_of_exported_models(home, call, linear):
+  """A model beside its export.json has its class names."""
   folder = home / 'export'
   folder.mkdir()
   (folder / 'model.keras').write_bytes(linear.read_bytes())
@@ -183,68 +183,40 @@ def test_exported_models_tell_their_classes(home, call, linear):
   assert names == ['cat', 'bee', 'ant']
 
 
-# What is seen before TensorFlow is imported, in the folder of `fill`.
+# Refused before TensorFlow is imported, in the folder of `fill`.
 LIGHT = [
-  ('train', '--dataset=csv:no.csv', 'csv:no.csv: there is no such file'),
-  ('train', '--dataset=npz:no.npz', 'npz:no.npz: there is no such file'),
-  ('train', '--dataset=folder:no', 'folder:no: there is no such folder'),
+  ('train', '--dataset=csv:no.csv', '--dataset=csv:no.csv: '),
+  ('train', '--dataset=npz:no.npz', '--dataset=npz:no.npz: '),
+  ('train', '--dataset=folder:no', '--dataset=folder:no: '),
   (
     'train',
     '--dataset=a.csv',
-    'a.csv: did you mean csv:a.csv? must be one of mnist_sample, mnist, '
-    'fashion_mnist, cifar10, speech_commands, tfds:NAME, npz:FILE, csv:FILE, '
-    'folder:FOLDER',
+    '--dataset=a.csv: did you mean csv:a.csv? must be one of mnist_sample, ',
   ),
-  (
-    'train',
-    '--dataset=npz:a.csv',
-    'npz:a.csv: must be a .npz file as numpy.savez writes it',
-  ),
-  ('train', '--dataset=csv:empty.csv', 'csv:empty.csv: is empty'),
+  ('train', '--dataset=npz:a.csv', '--dataset=npz:a.csv: '),
+  ('train', '--dataset=csv:empty.csv', '--dataset=csv:empty.csv: '),
   (
     'train',
     '--dataset=csv:a.csv --label_column=kind',
-    'csv:a.csv: has no column kind (--label_column); its columns are a, b',
+    '--dataset=csv:a.csv: has no column kind (--label_column); ',
   ),
-  (
-    'train',
-    '--dataset=npz:x.npz',
-    'npz:x.npz: there is no array y; there is x',
-  ),
-  ('train', '--dataset=folder:images', 'folder:images: class ant has no image'),
-  (
-    'train',
-    '--dataset=tfds:',
-    "tfds:: must be tfds: and a data set's name, as tfds:cifar100",
-  ),
-  ('evaluate', '--model=m --dataset=csv:no', 'csv:no: there is no such file'),
-  ('evaluate', '--model=m --dataset=csv:empty.csv', 'csv:empty.csv: is empty'),
-]
-LIGHT = [(p, line, f'--dataset={told}') for p, line, told in LIGHT] + [
-  (
-    'train',
-    '--dataset=npz:x.npz --label_column=y',
-    '--label_column=y: is for data from csv: only',
-  ),
+  ('train', '--dataset=npz:x.npz', '--dataset=npz:x.npz: '),
+  ('train', '--dataset=folder:images', '--dataset=folder:images: '),
+  ('train', '--dataset=tfds:', '--dataset=tfds:: '),
+  ('evaluate', '--model=m --dataset=csv:no', '--dataset=csv:no: '),
+  ('evaluate', '--model=m --dataset=csv:empty.csv', '--dataset=csv:empty.csv'),
+  ('train', '--dataset=npz:x.npz --label_column=y', '--label_column=y: '),
   (
     'train',
     '--test_fraction=0.5',
     '--test_fraction=0.5: is for data from npz:, csv:, folder: only',
   ),
-  (
-    'train',
-    '--dataset=csv:a.csv --test_fraction=1',
-    '--test_fraction=1.0: must be a number in (0, 0.9]',
-  ),
-  (
-    'train',
-    '--dataset=csv:a.csv --image_size=28x28',
-    '--image_size=28x28: must be height and width in pixels, as 28,28',
-  ),
+  ('train', '--dataset=csv:a.csv --test_fraction=1', '--test_fraction=1.0: '),
+  ('train', '--dataset=csv:a.csv --image_size=28x28', '--image_size=28x28: '),
   (
     'evaluate',
     '--model=m --dataset=mnist --image_size=2,2',
-    '--image_size=2,2: is for data from npz:, csv:, folder: only',
+    '--image_size=2,2: ',
   ),
 ]
 
@@ -257,14 +229,16 @@ def fill(folder):
   (folder / 'm').mkdir()
 
 
-def test_mistakes_seen_without_tensorflow(tmp_path):
+def test_bad_input_without_tensorflow(tmp_path):
   fill(tmp_path)
   before = programs.snapshot(tmp_path)
-  found = programs.call_light(
+  outcomes = programs.call_light(
     [(program, line.split(), tmp_path) for program, line, _ in LIGHT]
   )
-  for (program, _, message), outcome in zip(LIGHT, found, strict=True):
-    assert outcome == (2, '', f'safl-{program}: {message}\n')
+  for (program, _, message), outcome in zip(LIGHT, outcomes, strict=True):
+    assert outcome.err.startswith(f'safl-{program}: {message}')
+    assert outcome.err.count('\n') == 1
+    assert (outcome.code, outcome.out) == (2, '')
   assert programs.snapshot(tmp_path) == before
 
 
@@ -273,8 +247,7 @@ def test_mistakes_seen_without_tensorflow(tmp_path):
   [
     (
       '--dataset=csv:flowers.csv --label_column=kind',
-      "--dataset=csv:flowers.csv: line 2, column who: 'w0' is not a finite "
-      'number',
+      '--dataset=csv:flowers.csv: ',
     ),
     (
       '--dataset=csv:flowers.csv --label_column=kind --client_column=who',
@@ -284,19 +257,19 @@ def test_mistakes_seen_without_tensorflow(tmp_path):
     ),
     (
       '--dataset=npz:floats.npz --model={}',
-      '--model={}: does not take inputs of shape (16, 16, 1) ',
+      '--model={}: ',
     ),
     (
       '--dataset=npz:floats.npz --max_labels=4',
-      '--max_labels=4: must be a whole number in [1, 3]',
+      '--max_labels=4: ',
     ),
     (
       '--dataset=npz:floats.npz --partition=client',
-      '--partition=client: floats has no client names; choose',
+      '--partition=client: ',
     ),
   ],
 )
-def test_mistakes_seen_later(home, call, linear, arguments, message):
+def test_bad_input_with_tensorflow(home, call, linear, arguments, message):
   before = programs.snapshot(home)
   outcome = call('train', *arguments.format(linear).split())
   assert outcome.code == 2
