@@ -113,7 +113,7 @@ def _check_folders(path: pathlib.Path, runs: Sequence[RunConfig]) -> None:
     hint = 'is the folder of a run; choose another name'
     raise errors.InputError('experiment', path, hint)
   for run in runs:
-    run.directory().check()
+    run.check_directory()
   for folder in sorted(path.glob('*_seed*')):
     other = (metrics_log.read_hparams(folder) or {}).get('flags', {})
     if other.keys() >= set(_VARIED):

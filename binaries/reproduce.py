@@ -7,9 +7,10 @@ The paper is "Gradual Federated Learning with Simulated Annealing".
   safl-reproduce --experiment=all --scale=smoke
 
 OUTPUT_DIR/EXPERIMENT_SCALE has report.html, report.md, figures/ with their
-data, values.csv (the paper's values and ours), all rewritten after each part,
-and a folder PART_seedSEED per run. The same command resumes. Runs of other
-experiments in OUTPUT_DIR with the same flags are reused.
+data, values.csv (the paper's values and ours), claims.csv (the paper's claims
+and verdicts), all rewritten after each part, and a folder PART_seedSEED per
+run. The same command resumes. Runs of other experiments in OUTPUT_DIR with the
+same flags are reused.
 """
 
 import dataclasses
@@ -22,8 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from absl import flags as absl_flags
 from absl import logging
 
-from safl_tf.experiments.paper import experiments
-from safl_tf.experiments.paper import runs as runs_lib
+from safl_tf.experiments.paper import experiments, plans
 from safl_tf.util import errors, validation
 
 from . import program, sweep
@@ -44,7 +44,7 @@ class _Experiment(group.Group, topic='experiment'):
   )
   scale: str = group.choice(
     'cpu',
-    runs_lib.SCALES,
+    plans.SCALES,
     'paper is the full size; cpu takes up to half an hour per experiment on '
     'two cores; smoke takes seconds and only tests the program.',
   )
@@ -65,21 +65,13 @@ class _Experiment(group.Group, topic='experiment'):
 
 
 class Job(NamedTuple):
-  """An experiment to run.
+  """An experiment to run."""
 
-  Attributes:
-    plan: the parts of the experiment.
-    seeds: the seeds of each part.
-    path: the folder of the experiment.
-    runs: the parts and their configurations, in the order of training.
-    wanted: the names of the parts to run.
-  """
-
-  plan: runs_lib.Plan
+  plan: plans.Plan
   seeds: tuple[int, ...]
   path: pathlib.Path
-  runs: list[tuple[runs_lib.Part, RunConfig]]
-  wanted: Sequence[str]
+  runs: list[tuple[plans.Part, RunConfig]]  # in the order of training
+  wanted: Sequence[str]  # names of the parts to run
 
 
 def jobs(flags: absl_flags.FlagValues) -> list[Job]:
@@ -93,9 +85,7 @@ def jobs(flags: absl_flags.FlagValues) -> list[Job]:
   return [_job(flags, experiments.EXPERIMENTS[name]) for name in names]
 
 
-def _job(
-  flags: absl_flags.FlagValues, experiment: experiments.Experiment
-) -> Job:
+def _job(flags: absl_flags.FlagValues, experiment: plans.Experiment) -> Job:
   plan = experiment.plan(flags.scale)
   seeds, wanted = plan.seeds, tuple(part.name for part in plan.parts)
   if flags.seeds is not None:
@@ -129,7 +119,7 @@ def main(flags: absl_flags.FlagValues) -> None:
   try:
     for job in requested:
       for _, config in job.runs:
-        config.directory().check()
+        config.check_directory()
     for job in requested:
       try:
         _reproduce(job)
@@ -176,7 +166,7 @@ def _reproduce(job: Job) -> None:
     ready = [i for i in missing if configs[i].dataset in data]
     nothing = not ready and len(missing) == len(wanted)
     for name, error in problems.items():
-      if nothing or not job.plan.spare:
+      if nothing or not job.plan.skip_missing_data:
         raise error
       unavailable[name] = str(error)
       logging.info('%s is left out: %s', name, error)
@@ -186,6 +176,7 @@ def _reproduce(job: Job) -> None:
   else:
     logging.info('all runs are finished')
   print(tables or _write(job, sources, unavailable))
+  print(f'page  {job.path / "report.html"}\n')
 
 
 def _load(
@@ -211,12 +202,12 @@ def _log_progress(job: Job, missing: Sequence[int]) -> Iterator[int]:
   from safl_tf.util import atomic_io
 
   start, done = time.monotonic(), 0.0
-  seconds = {i: runs_lib.seconds(job.runs[i][0]) for i in missing}
+  seconds = {i: job.runs[i][0].seconds() for i in missing}
   with atomic_io.run_lock(job.path):
     for i, expected in seconds.items():
       part, config = job.runs[i]
       pace = (time.monotonic() - start) / done if done else 1.0
-      left = runs_lib.told(pace * (sum(seconds.values()) - done))
+      left = plans.format_duration(pace * (sum(seconds.values()) - done))
       position = f'part {i + 1} of {len(job.runs)}: {part.name}'
       logging.info('%s, seed %d; about %s left', position, config.seed, left)
       yield i
@@ -227,9 +218,10 @@ def _write(
   job: Job, sources: Sequence[RunConfig], unavailable: Mapping[str, str]
 ) -> str:
   """Writes the report on the finished runs; returns its tables."""
-  from safl_tf.experiments.paper import report, run_stats
+  from safl_tf.experiments.paper import report
+  from safl_tf.experiments.paper import results as results_lib
 
-  histories: dict[str, list[run_stats.History]] = {}
+  histories: dict[str, list[results_lib.History]] = {}
   shared = []
   for (part, _), config in zip(job.runs, sources, strict=True):
     history = sweep.history(config)
@@ -238,11 +230,11 @@ def _write(
       if config.path.parent != job.path:
         shared.append(f'{config.path.parent.name}/{config.path.name}')
   finished = [
-    run_stats.Runs(part, histories[part.name])
+    results_lib.Runs(part, histories[part.name])
     for part in job.plan.parts
     if part.name in histories
   ]
-  results = run_stats.Results(
+  results = results_lib.Results(
     job.plan, job.seeds, finished, unavailable, shared
   )
   return report.write(job.path, results)

@@ -1,8 +1,8 @@
 """The files that an installation has, and programs run from them."""
 
 import configparser
-import importlib
 import os
+import re
 import subprocess
 import sys
 
@@ -45,27 +45,24 @@ def test_files(installed):
     assert not [name for name in names if not (target / name).is_file()]
 
 
-def test_program(installed, tmp_path):
-  """An installed program has its presets and needs no other folder."""
-  command = ('-m', 'safl_tf.binaries.train')
-  options = {'cwd': tmp_path, 'path': installed}
-  listing = programs.start(*command, '--preset=list', **options)
-  out, err = listing.communicate(timeout=60)
-  assert (listing.returncode, err) == (0, '')
-  assert 'mnist_n80 ' in out
-  bad = programs.start(*command, '--preset=mnist_n80', '--nu=0', **options)
-  _, err = bad.communicate(timeout=60)
-  assert bad.returncode == 2
-  assert err == 'safl-train: --nu=0.0: must be a number > 0\n'
-
-
-def test_entry_points():
+def test_programs(installed, tmp_path):
+  """Installed programs are found, have presets and need no checkout."""
   config = configparser.ConfigParser()
   config.read(programs.ROOT / 'setup.cfg')
-  scripts = config['options.entry_points']['console_scripts'].split('\n')
-  for script in filter(None, scripts):
-    name, target = script.split(' = ')
-    module, function = target.split(':')
-    program = importlib.import_module(module.removeprefix('safl_tf.'))
-    assert name == f'safl-{module.rpartition(".")[2]}'
-    assert callable(getattr(program, function))
+  lines = config['options.entry_points']['console_scripts'].strip().split('\n')
+  scripts = [re.fullmatch('safl-(.*) = (.*):cli', line) for line in lines]
+  modules = [script[2] for script in scripts]
+  assert modules == [f'safl_tf.binaries.{script[1]}' for script in scripts]
+  code = (
+    'import importlib, sys\n'
+    f'programs = [importlib.import_module(name) for name in {modules}]\n'
+    'assert "binaries" not in sys.modules\n'
+    'assert all(callable(program.cli) for program in programs)\n'
+    'sys.modules["safl_tf.binaries.train"].cli()'
+  )
+  options = {'cwd': tmp_path, 'path': installed}
+  process = programs.start('-P', '-c', code, '--preset=list', **options)
+  out, err = process.communicate(timeout=60)
+  assert (process.returncode, err) == (0, '')
+  presets = (programs.ROOT / 'binaries' / 'presets').iterdir()
+  assert len(out.splitlines()) == len(list(presets))

@@ -1,10 +1,9 @@
 """Executors run a round's clients: the same results at different speeds."""
 
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
-from safl_tf.core import client_update
 from safl_tf.core.executors import base
 from safl_tf.util import choices, validation
 
@@ -15,10 +14,8 @@ class Executor(Protocol):
   """Runs clients' rounds."""
 
   def __call__(
-    self,
-    make_input: Callable[[int], client_update.ClientInput],
-    ids: Sequence[int],
-  ) -> Iterator[client_update.ClientOutput]:
+    self, make_input: base.MakeInput, ids: Sequence[int]
+  ) -> base.Outputs:
     """Yields the clients' outputs, as NumPy arrays, in the order of ids."""
 
   @property
@@ -43,16 +40,8 @@ def resolve(name: str, on_gpu: bool = False) -> str:
 
 
 def create(
-  name: str,
-  updates: Sequence[client_update.ClientUpdate],
-  options: ExecutorOptions,
+  name: str, updates: base.Updates, options: ExecutorOptions
 ) -> Executor:
-  """Creates an executor.
-
-  Args:
-    name: a key of `EXECUTORS`.
-    updates: a client's round, on each TensorFlow device.
-    options: of the executor.
-  """
+  """Creates the executor of a name in `EXECUTORS`."""
   module = importlib.import_module(f'safl_tf.core.executors.{name}')
   return getattr(module, EXECUTORS[name])(updates, options)

@@ -10,6 +10,13 @@ import tensorflow as tf
 
 from safl_tf.core import client_update
 
+# A client's round, on each TensorFlow device.
+Updates = Sequence[client_update.ClientUpdate]
+# client -> the inputs of its round
+MakeInput = Callable[[int], client_update.ClientInput]
+# The outputs of clients' rounds, as NumPy arrays.
+Outputs = Iterator[client_update.ClientOutput]
+
 
 class ExecutorOptions(NamedTuple):
   """Options of an executor.

@@ -4,7 +4,7 @@ Every piece of a round is a small function, called from Python, so a debugger
 can stop between them; with `tf.config.run_functions_eagerly(True)` also inside.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -14,27 +14,16 @@ from safl_tf.core.executors import base
 
 
 class Serial:
-  """Runs clients in a Python loop, on the first TensorFlow device.
+  """Runs clients in a Python loop, on the first TensorFlow device."""
 
-  Args:
-    updates: a client's round, on each TensorFlow device.
-    options: of the executor.
-  """
-
-  def __init__(
-    self,
-    updates: Sequence[client_update.ClientUpdate],
-    options: base.ExecutorOptions,
-  ):
+  def __init__(self, updates: base.Updates, options: base.ExecutorOptions):
     self._update = updates[0]
     self._runner = _StepByStep(options.jit_compile)
 
   def __call__(
-    self,
-    make_input: Callable[[int], client_update.ClientInput],
-    ids: Sequence[int],
-  ) -> Iterator[client_update.ClientOutput]:
-    """Yields the clients' outputs, in the order of ids."""
+    self, make_input: base.MakeInput, ids: Sequence[int]
+  ) -> base.Outputs:
+    """See `executors.Executor`."""
     for k in ids:
       with tf.device(self._update.device):
         inputs = tf.nest.map_structure(tf.convert_to_tensor, make_input(k))

@@ -4,7 +4,7 @@ A client's whole round is one compiled function. TensorFlow releases the
 interpreter lock while it computes, so threads run in parallel.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 
 from safl_tf.core import client_update
 from safl_tf.core.executors import base
@@ -22,7 +22,7 @@ class Threads:
 
   def __init__(
     self,
-    updates: Sequence[client_update.ClientUpdate],
+    updates: base.Updates,
     options: base.ExecutorOptions,
     workers: int | None = None,
   ):
@@ -40,11 +40,9 @@ class Threads:
     )
 
   def __call__(
-    self,
-    make_input: Callable[[int], client_update.ClientInput],
-    ids: Sequence[int],
-  ) -> Iterator[client_update.ClientOutput]:
-    """Yields the clients' outputs, in the order of ids."""
+    self, make_input: base.MakeInput, ids: Sequence[int]
+  ) -> base.Outputs:
+    """See `executors.Executor`."""
     return self._pool.map(make_input, ids)
 
   @property

@@ -7,7 +7,7 @@ padded with idle clients, so that all stacks have one shape and one trace.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,18 +25,9 @@ _MAX_ON_CPU = 4
 
 
 class Vectorized:
-  """Runs one stack at a time on each TensorFlow device.
+  """Runs one stack at a time on each TensorFlow device."""
 
-  Args:
-    updates: a client's round, on each TensorFlow device.
-    options: of the executor.
-  """
-
-  def __init__(
-    self,
-    updates: Sequence[client_update.ClientUpdate],
-    options: base.ExecutorOptions,
-  ):
+  def __init__(self, updates: base.Updates, options: base.ExecutorOptions):
     signature = updates[0].signature(options.max_steps, options.max_measured)
     max_stack = options.stack or fitting(
       step_bytes(updates[0], signature),
@@ -57,11 +48,9 @@ class Vectorized:
     self._pool = base.Pool(self._rounds)
 
   def __call__(
-    self,
-    make_input: Callable[[int], client_update.ClientInput],
-    ids: Sequence[int],
-  ) -> Iterator[client_update.ClientOutput]:
-    """Yields the clients' outputs, in the order of ids."""
+    self, make_input: base.MakeInput, ids: Sequence[int]
+  ) -> base.Outputs:
+    """See `executors.Executor`."""
 
     def make(group: Sequence[int]) -> client_update.ClientInput:
       inputs = [make_input(k) for k in group]

@@ -1,5 +1,6 @@
-"""The paper's experiments by name: what to run, and what to make of it.
+"""The paper's experiments by name, and reports that compare them with it.
 
-`experiments` says what each is at each scale, `findings` compares what came out
-with `paper_numbers.json`, and `report` writes it down.
+`experiments` has the runs of each experiment at each scale, `results` reduces
+finished runs to means over seeds, `tables`, `claims` and `figures` compare them
+with `paper_numbers.json`, and `report` writes the files.
 """

@@ -1,297 +1,207 @@
-"""Rules that hold what came out against what the paper says.
+"""The paper's numbers and statements, checked against finished runs.
 
-Each gives a sentence with its numbers and a verdict. Values are compared only
-if the runs have the paper's size; relations between runs (who is ahead) always
-are, unless none of them has learned anything.
+Values are compared only if the runs have the paper's size. Differences between
+runs are always compared, at least in sign, unless none of the runs has learned.
 """
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from safl_tf.experiments.paper import run_stats
+from safl_tf.experiments.paper import results as results_lib
+from safl_tf.experiments.paper import tables
 
-AGREES, DIFFERS, OPEN, SEEN = 'agrees', 'differs', 'open', 'seen'
+if TYPE_CHECKING:
+  import pandas as pd
 
-POINTS = 0.02  # accuracies that differ by no more are alike
-COST = 0.05  # the same for costs
-UPLOADS = 0.05  # the same for uploads, of the paper's number
-_NO_VALUE, _NOTHING = 'no value for round {}', 'nothing was learned'
-_RULES = frozenset(
-  {'algorithm', 'round', 'accuracy', 'below', 'over', 'lead', 'near', 'says'}
-)
+Results = results_lib.Results
+PaperNumbers = results_lib.PaperNumbers
+Runs = results_lib.Runs
 
+AGREES, DIFFERS = 'agrees', 'does not agree'
+UNTESTED, MISSING = 'not tested at this scale', 'runs missing'
+VERDICTS = (AGREES, DIFFERS, UNTESTED, MISSING)
 
-class Finding(NamedTuple):
-  """A sentence, and whether it speaks for the paper.
-
-  Attributes:
-    verdict: `AGREES`, `DIFFERS`, `OPEN` if these runs can't tell, or `SEEN`
-      for what the paper says nothing about.
-    text: with the numbers.
-    numbers: how many numbers of a table it lists; 0 for other statements.
-  """
-
-  verdict: str
-  text: str
-  numbers: int = 0
+_SMALLER, _ROUNDS = 'smaller than in the paper', 'too few rounds'
+_RULES = ('minus', 'reaches', 'measure', 'round', 'is', 'value', 'says')
+_HOLDS = {
+  '>': lambda x, value: x > value + 1e-9,
+  '≥': lambda x, value: x >= value - 1e-9,
+  '≤': lambda x, value: x <= value + 1e-9,
+  '±': lambda x, value: abs(x) <= value + 1e-9,
+}
 
 
-class Compared(NamedTuple):
-  """A number of the paper, and ours.
+class Claim(NamedTuple):
+  """A row of the table of claims.
 
   Attributes:
-    what: whose it is.
-    measure: 'accuracy', 'top5', 'cost' or 'uploads'.
-    round: the paper's.
-    ours: None if it isn't there.
+    claim: what is compared.
+    kind: 'number' of a table, or 'statement'.
     paper: what the paper has.
-    like_paper: whether ours is of the paper's size.
+    ours: what our runs have.
+    round: the paper's round, after the one that stands for it if they differ.
+    verdict: one of `VERDICTS`.
+    reason: why it was not tested.
+    largest_lead: the largest difference in any round, in points.
+    largest_lead_round: that round.
+    quote: the paper's words.
   """
 
-  what: str
-  measure: str
-  round: int
-  ours: run_stats.Value | None
-  paper: float
-  like_paper: bool
+  claim: str
+  kind: str
+  paper: str
+  ours: str = '-'
+  round: str = ''
+  verdict: str = MISSING
+  reason: str = ''
+  largest_lead: str = ''
+  largest_lead_round: str = ''
+  quote: str = ''
 
-  @property
-  def is_near(self) -> bool:
-    """Whether both are alike, by the bounds above."""
-    assert self.ours is not None
-    bounds = {'cost': COST, 'uploads': UPLOADS * self.paper}
-    bound = bounds.get(self.measure, POINTS)
-    return is_within(self.ours.mean - self.paper, bound)
+  def judge(self, agrees: bool, runs: Sequence[Runs] = ()) -> 'Claim':
+    """Returns the claim with a verdict, unless none of the runs has learned."""
+    if runs and not any(one.has_learned() for one in runs):
+      return self.untested('nothing learned')
+    return self._replace(verdict=AGREES if agrees else DIFFERS)
 
-  @property
-  def told(self) -> str:
-    """Both numbers: 'SAFL 94.2 (94)'."""
-    assert self.ours is not None
-    if self.measure == 'cost':
-      return f'{self.what} {self.ours.mean:.3f} ({self.paper:.3f})'
-    if self.measure == 'uploads':
-      return f'{self.what} {self.ours.mean:,.0f} ({self.paper:,.0f})'
-    return f'{self.what} {100 * self.ours.mean:.1f} ({paper(self.paper)})'
+  def untested(self, reason: str) -> 'Claim':
+    """Returns the claim as not tested."""
+    return self._replace(verdict=UNTESTED, reason=reason)
 
 
-def is_within(away: float, bound: float = POINTS) -> bool:
-  """Whether a difference is at most a bound, up to rounding."""
-  return abs(away) <= bound + 1e-9
+def claims(results: Results, paper: PaperNumbers) -> 'pd.DataFrame':
+  """Returns a row for each number and statement of the paper."""
+  import pandas as pd
+
+  if results.plan.experiment == 'uploads':
+    results = tables.with_nearest_nu(results, paper)
+  numbers = tables.numbers(results, paper)
+  rows = [*map(_number, numbers)]
+  for claim in paper['claims']:
+    if 'best' in claim:
+      checked = [_best(claim, key, numbers) for key in ('loss', 'accuracy')]
+    else:
+      checked = [_statement(claim, results, paper)]
+    rows += [row._replace(quote=claim.get('says', '')) for row in checked]
+  return pd.DataFrame(rows, columns=Claim._fields)
 
 
-def paper(share: float) -> str:
-  """A share of the paper in %, with the paper's digits."""
-  return f'{100 * share:.4g}'
+def _number(number: tables.Number) -> Claim:
+  """Checks a number of one of the paper's tables."""
+  measure = tables.MEASURES[number.measure]
+  label = f'{results_lib.describe(number.cell)}: {measure.label}'
+  ours, paper = number.texts
+  row = Claim(label, 'number', paper, ours, number.round_label)
+  if number.runs is None:
+    return row
+  if number.ours is None:
+    return row.untested(_ROUNDS)
+  if not number.runs.part.full_size:
+    return row.untested(_SMALLER)
+  relative = number.paper if number.measure == 'uploads' else 1
+  difference = number.ours.mean - number.paper
+  return row.judge(_HOLDS['±'](difference, relative * measure.tolerance))
 
 
-def values(compared: Sequence[Compared], unit: str) -> list[Finding]:
-  """Which of some numbers of one kind are near the paper's, which are not.
+def _best(
+  claim: Mapping[str, Any], measure: str, numbers: Sequence[tables.Number]
+) -> Claim:
+  """Checks which cell of an algorithm has the lowest loss or best accuracy."""
+  algorithm, goal = claim['algorithm'], results_lib.describe(claim['best'])
+  label = f'{results_lib.ALGORITHMS[algorithm]}: best {measure}'
+  members = [
+    number
+    for number in numbers
+    if (number.measure, number.cell['algorithm']) == (measure, algorithm)
+  ]
+  row = Claim(label, 'statement', goal, round=members[0].round_label)
+  sign = -1 if measure == 'loss' else 1
+  runs = [number.runs for number in members if number.runs]
+  ours = [(sign * n.ours.mean, n.cell) for n in members if n.ours]
+  if len(ours) < len(members):
+    return row.untested(_ROUNDS) if len(runs) == len(members) else row
+  cell = max(ours, key=lambda pair: pair[0])[1]
+  best = results_lib.describe(cell, skip=['algorithm'])
+  return row._replace(ours=best).judge(best == goal, runs)
+
+
+def _statement(
+  claim: Mapping[str, Any], results: Results, paper: PaperNumbers
+) -> Claim:
+  """Checks a statement on one or two cells.
 
   Args:
-    compared: the numbers; those that aren't there, or not of the paper's size,
-      are passed over.
-    unit: what they are, with the bound: 'accuracies (%, within 2 points)'.
+    claim: a cell, and `is` and `value`, which a quantity has to satisfy: the
+      first round that `reaches` an accuracy; the share of `saved_uploads`; or
+      the difference to the cell with the changes `minus`, in a `round` (null
+      is the last one) or else on average over all rounds.
+    results: results of the experiment.
+    paper: the paper's numbers.
   """
-  known = [c for c in compared if c.ours is not None and c.like_paper]
-  found = []
-  for verdict, near, words in (
-    (AGREES, True, 'as in the paper'),
-    (DIFFERS, False, 'not as in the paper'),
-  ):
-    those = [c.told for c in known if c.is_near is near]
-    if those:
-      text = f'{len(those)} of {len(known)} {unit} {words}: '
-      text += f'{"; ".join(those)}.'
-      found.append(Finding(verdict, text, len(those)))
-  return found
-
-
-def order(
-  where: str,
-  ours: Mapping[str, run_stats.Value | None],
-  theirs: Mapping[str, float],
-  learned: bool,
-) -> Finding:
-  """Whether algorithms are in the paper's order.
-
-  Args:
-    where: a row of a table, to start the sentence.
-    ours: what each has, by name.
-    theirs: the same in the paper; equal values have no order.
-    learned: whether any of them has learned anything.
-  """
-  lost = [name for name, found in ours.items() if found is None]
-  if lost:
-    return Finding(OPEN, f'{where}: there is no {" and no ".join(lost)}.')
-  known = {name: found.mean for name, found in ours.items() if found}
-  if not learned:
-    return Finding(OPEN, f'{where}: {_NOTHING}.')
-  names = list(known)
-  same = all(
-    known[a] < known[b] for a in names for b in names if theirs[a] < theirs[b]
-  )
-  told = ' < '.join(
-    f'{name} {100 * known[name]:.1f}'
-    for name in sorted(names, key=lambda name: known[name])
-  )
-  if same:
-    return Finding(AGREES, f"{where}: {told}, the paper's order.")
-  wanted = ' < '.join(sorted(names, key=lambda name: theirs[name]))
-  return Finding(DIFFERS, f'{where}: {told}; in the paper {wanted}.')
-
-
-def check(
-  claim: Mapping[str, Any], results: run_stats.Results
-) -> Finding | None:
-  """Checks one of the paper's sentences on accuracy, by what it has.
-
-  Args:
-    claim: `algorithm`, and `accuracy` (is reached by `round`), `below` (isn't),
-      `over` (is ahead of, in `round` by `lead`, or without these on average)
-      or `near` (is about as good as in `round`). Other keys say which runs:
-      `n`, `fraction`, `dataset`.
-    results: of the experiment.
-
-  Returns:
-    None if it is a claim of another kind.
-  """
-  if not claim.keys() & {'accuracy', 'below', 'over', 'near'}:
-    return None
-  cell = {k: v for k, v in claim.items() if k not in _RULES}
-  mine = results.get(algorithm=claim['algorithm'], **cell)
-  part = None if mine is None else mine.part
-  told = run_stats.NAMES[claim['algorithm']]
-  for key, value in cell.items():
-    told += ' ' if key == 'dataset' else ', '
-    told += run_stats.where(key, value, part)
-  if mine is None:
-    return Finding(OPEN, f'{told}: was not run.')
-  if 'accuracy' in claim:
-    return reaches(told, mine, claim['accuracy'], claim['round'])
-  if 'below' in claim:
-    return reaches(told, mine, claim['below'], claim['round'], later=True)
-  name = claim.get('over', claim.get('near'))
-  other = results.get(algorithm=name, **cell)
-  if other is None:
-    return Finding(OPEN, f'{told}: {run_stats.NAMES[name]} was not run.')
-  if 'round' not in claim:
-    return is_ahead_on_average(told, mine, other)
-  if 'over' in claim:
-    return is_ahead(told, mine, other, claim['round'], claim.get('lead'))
-  return is_near(told, mine, other, claim['round'])
-
-
-def reaches(
-  told: str, mine: run_stats.Runs, level: float, by: int, later: bool = False
-) -> Finding:
-  """Whether a level is reached by a round, or with `later` only after it."""
-  first, T = mine.first(level), mine.last
-  goal = f'{paper(level)} %'
-  if first is None:
-    best = f'{100 * mine.best():.1f}'
-    ours = f'does not reach {goal} within {T} rounds (best {best} %)'
+  cell = {key: value for key, value in claim.items() if key not in _RULES}
+  mine = results.get(**cell)
+  label = results_lib.describe(cell, mine and mine.part)
+  if 'minus' in claim:
+    label = f'{label} vs. {results_lib.describe(claim["minus"])}'
+    other = results.get(**{**cell, **claim['minus']})
+    return _difference(label, mine, other, claim)
+  if 'reaches' in claim:
+    label = f'{label}: first round with {100 * claim["reaches"]:g} %'
+    row = Claim(label, 'statement', f'{claim["is"]} {claim["value"]}')
+    if mine is None:
+      return row
+    first = mine.first_round(claim['reaches'])
+    best = f'none up to {mine.last} (best {100 * mine.best():.1f} %)'
+    row = row._replace(ours=str(first or best))
+    value = first or math.inf
+    known = first is not None or mine.last >= claim['value']
   else:
-    ours = f'reaches {goal} in round {first}'
-  said = f'after more than {by} rounds' if later else f'by round {by}'
-  text = f'{told} {ours}; the paper: {said}.'
-  if not mine.part.like_paper:
-    return Finding(OPEN, f'{text} Sizes differ.')
-  if first is None and by > T:
-    return Finding(OPEN, text)
-  reached = first is not None and first <= by
-  return Finding(DIFFERS if reached is later else AGREES, text)
+    label = f'{label}: uploads saved (%)'
+    row = Claim(label, 'statement', f'{claim["is"]} {100 * claim["value"]:g}')
+    if mine is None:
+      return row
+    saved = 1 - tables.upload_shares(results, paper).iloc[0].dropna()
+    value, known = saved.max(), len(saved) > 0
+    if known:
+      label = results_lib.round_label(saved.idxmax(), [mine])
+      row = row._replace(ours=f'{100 * value:.1f}', round=label)
+  if not mine.part.full_size:
+    return row.untested(_SMALLER)
+  if not known:
+    return row.untested(_ROUNDS)
+  return row.judge(_HOLDS[claim['is']](value, claim['value']))
 
 
-def is_ahead(
-  told: str,
-  mine: run_stats.Runs,
-  other: run_stats.Runs,
-  t: int,
-  lead: float | None = None,
-) -> Finding:
-  """Whether one is ahead of another in a round, by at least `lead`.
-
-  If sizes differ from the paper's, only whether it is ahead.
-  """
-  a, b = mine.at(t), other.at(t)
-  full = mine.part.like_paper and other.part.like_paper
-  said = f'ahead of {other.name}'
-  if lead is not None:
-    said += f' by {paper(lead)} points'
-    said += '' if full else ', at another size'
-  if a is None or b is None:
-    return Finding(OPEN, f'{told}: {_NO_VALUE.format(t)}; the paper: {said}.')
-  here = mine.part.round_for(t)
-  if not (mine.has_learned() or other.has_learned()):
-    return Finding(OPEN, f'{told}: {_NOTHING}; the paper: {said}.')
-  ours = f'{told} is {_points(a.mean - b.mean)} {other.name} in round {here}'
-  needed = lead if full and lead is not None else 0.0
-  agrees = a.mean - b.mean > 0 and a.mean - b.mean >= needed - 1e-12
-  verdict = AGREES if agrees else DIFFERS
-  return Finding(verdict, f'{ours}; the paper: {said}.{_most(mine, other)}')
-
-
-def is_ahead_on_average(
-  told: str, mine: run_stats.Runs, other: run_stats.Runs
-) -> Finding:
-  """Whether one is ahead of another, by the mean over all rounds of both."""
-  leads = lead(mine, other)
-  if not leads:
-    return Finding(OPEN, f'{told}: there is no round to compare.')
-  if not (mine.has_learned() or other.has_learned()):
-    return Finding(OPEN, f'{told}: {_NOTHING}; the paper: ahead.')
-  mean = statistics.fmean(leads.values())
-  ours = f'{told} is {_points(mean)} {other.name} on average over the rounds'
-  text = f'{ours} up to {max(leads)}; the paper: ahead.{_most(mine, other)}'
-  return Finding(AGREES if mean > 0 else DIFFERS, text)
-
-
-def is_near(
-  told: str, mine: run_stats.Runs, other: run_stats.Runs, t: int
-) -> Finding:
-  """Whether two are about as good in a round, or in the centralised's last."""
-  level = other.part.cell['algorithm'] == 'centralized'
-  a, b = mine.at(t), other.final() if level else other.at(t)
-  said = f'about as good as {other.name}'
-  if a is None or b is None:
-    return Finding(OPEN, f'{told}: {_NO_VALUE.format(t)}; the paper: {said}.')
-  if not (mine.has_learned() or other.has_learned()):
-    return Finding(OPEN, f'{told}: {_NOTHING}; the paper: {said}.')
-  away = a.mean - b.mean
-  ours = f'{told} is {_points(away)} {other.name}'
-  return Finding(
-    AGREES if is_within(away) else DIFFERS,
-    f'{ours} in round {mine.part.round_for(t)}; the paper: {said}.',
-  )
-
-
-def lead(mine: run_stats.Runs, other: run_stats.Runs) -> dict[int, float]:
-  """How far one is ahead, in each round that both have."""
-  a, b = mine.by_round(), other.by_round()
-  return {t: a[t].mean - b[t].mean for t in a if t in b}
-
-
-def largest_lead(
-  mine: run_stats.Runs, other: run_stats.Runs
-) -> tuple[int | None, float | None]:
-  """The round in which one is farthest ahead, and how far, if there is one."""
-  leads = lead(mine, other)
-  none = (None, None)
-  return max(leads.items(), key=lambda lead: lead[1], default=none)
-
-
-def _most(mine: run_stats.Runs, other: run_stats.Runs) -> str:
-  """The largest lead, as a sentence; nothing if there is none."""
-  t, most = largest_lead(mine, other)
-  if most is None or most <= 0:
-    return ''
-  return f' Its largest lead is {100 * most:.1f} points, in round {t}.'
-
-
-def _points(away: float) -> str:
-  if math.isnan(away):
-    return 'not comparable with'
-  side = 'ahead of' if away >= 0 else 'behind'
-  return f'{100 * abs(away):.1f} points {side}'
+def _difference(
+  label: str, mine: Runs | None, other: Runs | None, claim: Mapping[str, Any]
+) -> Claim:
+  """Checks how far one is ahead of another; only the sign in smaller runs."""
+  relation, value = claim['is'], claim['value']
+  condition = f'{relation} {100 * value:g}'
+  row = Claim(f'{label}: lead (points)', 'statement', condition)
+  if mine is None or other is None:
+    return row
+  if claim.get('measure') == 'uploads':
+    difference = mine.total_uploads().max() - other.total_uploads().max()
+    row = row._replace(claim=f'{label}: uploads', ours=f'{difference:+,.0f}')
+    return row.judge(_HOLDS[relation](difference, value))
+  leads = mine.lead(other)
+  if 'round' in claim:
+    t = claim['round']
+    difference = tables.subtract(mine.at(t), other.at(t))
+    label = results_lib.round_label(t, [mine, other])
+  else:
+    difference, label = leads.mean(), f'mean of 1 to {leads.index.max()}'
+  row = row._replace(ours=tables.format_points(difference), round=label)
+  if math.isnan(difference):
+    return row.untested(_ROUNDS)
+  if len(leads) and 'centralized' not in (mine.algorithm, other.algorithm):
+    row = row._replace(
+      largest_lead=tables.format_points(leads.max()),
+      largest_lead_round=str(leads.idxmax()),
+    )
+  if relation == '≥' and not (mine.part.full_size and other.part.full_size):
+    relation, value = '>', 0
+    row = row._replace(paper=f'> 0 ({condition} at full size)')
+  return row.judge(_HOLDS[relation](difference, value), (mine, other))

@@ -1,132 +1,289 @@
-"""The paper's experiments by name, and about how long they take.
+"""The paper's experiments by name; experiments.json has their texts.
 
-`paper` has the paper's size. `cpu` is what two cores do in less than half an
-hour. `smoke` takes seconds and only shows that everything works.
+Scale `paper` has the paper's size. `cpu` takes two cores about 25 minutes per
+experiment. `smoke` takes seconds and only shows that everything works.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+import importlib.resources
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
-from safl_tf.experiments.paper import plans, runs
+from safl_tf.experiments.paper import plans
 
+Flags = Mapping[str, Any]
 
-class Experiment(NamedTuple):
-  """One of the paper's tables or figures.
-
-  Attributes:
-    name: as in `paper_numbers.json`.
-    title: what it shows.
-    place: where it is in the paper.
-    about: the settings, and how gaps of the paper were read.
-    plan: scale -> what to run.
-  """
-
-  name: str
-  title: str
-  place: str
-  about: str
-  plan: Callable[[str], runs.Plan]
-
-
-_ALL = (
-  Experiment(
-    'convergence_mnist',
-    'Test accuracy by round on MNIST',
-    'Figure 5a',
-    'LeNet-5 on n = 40, 80 and 120 clients, all of them in every round. The '
-    'level of centralised training is its last accuracy.',
-    plans.convergence_mnist,
-  ),
-  Experiment(
-    'convergence_speech',
-    'Test accuracy by round on Google Speech Commands',
-    'Figure 5b',
-    'Light VGG on the MFCCs of 30 words, n = 40, 80 and 120 clients, all of '
-    'them in every round.',
-    plans.convergence_speech,
-  ),
-  Experiment(
-    'early_accuracy',
-    'Top-1 and top-5 accuracy in round 50',
-    'Table III',
-    'n = 80 clients; LeNet-5 on MNIST, Light VGG on the others.',
-    plans.early_accuracy,
-  ),
-  Experiment(
-    'epsilon_temperature',
-    'Effect of ε and L',
-    'Table IV',
-    'LeNet-5 on MNIST, n = 50 clients, round 50.',
-    plans.epsilon_temperature,
-  ),
-  Experiment(
-    'batch_size',
-    'Accuracy by batch size',
-    'Table V',
-    'LeNet-5 on MNIST, n = 100 clients, round 100. Half of the data set is '
-    'read as 300 examples a client on average, all of it as 600.',
-    plans.batch_size,
-  ),
-  Experiment(
-    'fraction',
-    'Share R of the clients in a round',
-    'Figure 6',
-    'LeNet-5 on MNIST. The paper does not give n; it is read as 100, as in '
-    'the tables beside it.',
-    plans.fraction,
-  ),
-  Experiment(
-    'uploads',
-    'Uploads and accuracy of Extended SAFL',
-    'Table VI',
-    'LeNet-5 on MNIST, n = 100 clients, s = 50 of them in a round, which the '
-    "paper's totals imply. The paper does not give ν: several are tried, and "
-    "the table has the one whose share of uploads is nearest to the paper's.",
-    plans.uploads,
-  ),
-  Experiment(
-    'biased',
-    'With and without clients that hold one digit',
-    'Figure 4',
-    'LeNet-5 on MNIST. 40 clients hold two to seven digits; with bias there '
-    'are 40 more that hold nothing but the digit 2. The paper does not give '
-    'these numbers.',
-    plans.biased,
-  ),
-  Experiment(
-    'techniques',
-    'SAFL beside other techniques, and combined with them',
-    'Figure 7',
-    'LeNet-5 on MNIST. The paper does not give n and s; they are read as 100 '
-    'and 50.',
-    plans.techniques,
-  ),
-  Experiment(
-    'sensitivity',
-    "What SAFL's lead over FedAvg depends on",
-    'not in the paper',
-    'LeNet-5 on MNIST, round 50. The rate is that on the mean loss of a '
-    'batch: α times the batch size where the loss is summed, as by default. '
-    'Momentum is 0.9, with a tenth of α, so that its rate is the same.',
-    plans.sensitivity,
-  ),
-)
-
-EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}
+# The paper's settings, unless an experiment overrides them.
+PAPER: dict[str, Any] = {
+  'dataset': 'mnist',
+  'model': 'lenet5',
+  'num_clients': 80,
+  'mean_examples': 600,
+  'variance_examples': 100,
+  'max_labels': 7,
+  'local_epochs': 3,
+  'batch_size': 50,
+  'learning_rate': 0.002,
+  'epsilon': 0.3,
+  'temperature': 80,
+}
+_SMOKE: dict[str, Any] = PAPER | {
+  'dataset': 'mnist_sample',
+  'num_clients': 4,
+  'mean_examples': 20,
+  'variance_examples': 4,
+  'local_epochs': 1,
+  'batch_size': 10,
+  'rounds': 3,
+  'jit_compile': 'false',
+}
+_SPEECH = {'dataset': 'speech_commands', 'model': 'light_vgg'}
+# As many local steps of the same rate as in the paper, on a fifth of the data.
+_SMALL_SPEECH = _SPEECH | {
+  'num_clients': 4,
+  'mean_examples': 120,
+  'speech_words': 'commands',
+  'batch_size': 10,
+  'learning_rate': 0.01,
+  'eval_every': 4,
+  'rounds': 20,
+}
+_ALL_DATA = {'partition': 'quantity', 'num_clients': 1}
+_CENTRALIZED_ROUNDS = {'paper': 20, 'cpu': 5, 'smoke': 3}
+_PAIR = ('fedavg', 'safl')
+_N = (40, 80, 120)
+_SMOKE_N = (2, 3, 4)
+_HALF_OF_100 = {'num_clients': 100, 'fraction': 0.5}
+_HALF_OF_4 = {'num_clients': 4, 'fraction': 0.5}
 
 
 def table() -> list[list[str]]:
-  """Names, places in the paper and about how long each scale takes."""
-  lines = [
+  """Returns a heading and rows: name, place, title, duration at each scale."""
+  rows = [['experiment', 'in the paper', 'title', *plans.SCALES]]
+  for e in EXPERIMENTS.values():
+    seconds = [e.plan(scale).seconds() for scale in plans.SCALES]
+    durations = map(plans.format_duration, seconds)
+    rows.append([e.name, e.place, e.title, *durations])
+  return rows
+
+
+def _part(
+  scale: str, cell: Flags, suffix: str, flags: Flags, paper_rounds: int | None
+) -> plans.Part:
+  """Returns a part; `paper_rounds` is None if it has the paper's size."""
+  algorithm = cell['algorithm']
+  base = _SMOKE if scale == 'smoke' else PAPER
+  return plans.Part(
+    f'{algorithm}_{suffix}' if suffix else algorithm,
+    cell,
+    {**base, **flags, 'algorithm': algorithm},
+    paper_rounds,
+  )
+
+
+def _parts(
+  scale: str,
+  shared: Flags,
+  variations: Iterable[tuple[Flags, str, Flags]],
+  paper_rounds: int | None,
+  algorithms: Sequence[str] = _PAIR,
+) -> Iterator[plans.Part]:
+  """Yields a part per variation (cell, suffix, flags) and algorithm."""
+  for cell, suffix, flags in variations:
+    for algorithm in algorithms:
+      own = {'algorithm': algorithm, **cell}
+      yield _part(scale, own, suffix, {**shared, **flags}, paper_rounds)
+
+
+def _centralized(
+  scale: str, flags: Flags, all_data: bool, dataset: str = ''
+) -> plans.Part:
+  """Returns centralised training, on the clients' data unless `all_data`."""
+  rounds = _CENTRALIZED_ROUNDS[scale]
+  own = _ALL_DATA if all_data else {'eval_every': rounds}
+  cell = {'algorithm': 'centralized'}
+  cell |= {'dataset': dataset} if dataset else {}
+  flags = {**flags, **own, 'rounds': rounds}
+  return _part(scale, cell, dataset, flags, None if all_data else rounds)
+
+
+def _convergence_mnist(scale: str) -> Iterator[plans.Part]:
+  # At the scale cpu, each n has the rounds that the paper's claims need.
+  rounds = {'paper': (100, 100, 100), 'cpu': (30, 56, 36), 'smoke': (3, 3, 3)}
+  small = scale == 'smoke'
+  sizes = zip(_N, _SMOKE_N if small else _N, rounds[scale], strict=True)
+  yield _centralized(scale, {}, not small)
+  yield from _parts(
+    scale,
+    {},
     [
-      e.name,
-      e.place,
-      e.title,
-      *(runs.told(e.plan(scale).seconds()) for scale in runs.SCALES),
-    ]
-    for e in _ALL
+      ({'n': n}, f'n{ours}', {'num_clients': ours, 'rounds': T})
+      for n, ours, T in sizes
+    ],
+    100 if small else None,
+  )
+
+
+def _convergence_speech(scale: str) -> Iterator[plans.Part]:
+  scales: dict[str, tuple[Flags, tuple[int, ...]]] = {
+    'paper': (_SPEECH | {'rounds': 100}, _N),
+    'cpu': (_SMALL_SPEECH, (2, 4, 6)),
+    'smoke': ({}, _SMOKE_N),
+  }
+  flags, numbers = scales[scale]
+  full_size = scale == 'paper'
+  yield _centralized(scale, {**flags, 'num_clients': numbers[-1]}, full_size)
+  yield from _parts(
+    scale,
+    flags,
+    [
+      ({'n': n}, f'n{ours}', {'num_clients': ours})
+      for n, ours in zip(_N, numbers, strict=True)
+    ],
+    None if full_size else 100,
+  )
+
+
+def _early_accuracy(scale: str) -> Iterator[plans.Part]:
+  small: dict[str, Flags] = {
+    'mnist': {},
+    'fashion_mnist': {'model': 'lenet5', 'num_clients': 12},
+    'cifar10': {'model': 'lenet5', 'num_clients': 12},
+    'speech_commands': _SMALL_SPEECH,
+  }
+  for dataset, smaller in small.items():
+    model = 'lenet5' if dataset == 'mnist' else 'light_vgg'
+    flags: Flags = {'dataset': dataset, 'model': model, 'rounds': 50}
+    full_size = scale == 'paper' or (scale == 'cpu' and dataset == 'mnist')
+    if scale == 'smoke':
+      flags = {}
+    elif not full_size:
+      flags = {**flags, **smaller}
+    yield _centralized(scale, flags, full_size, dataset)
+    variations = [({'dataset': dataset}, dataset, flags)]
+    yield from _parts(scale, {}, variations, None if full_size else 50)
+
+
+def _epsilon_temperature(scale: str) -> Iterator[plans.Part]:
+  full_size = scale != 'smoke'
+  flags = {'num_clients': 50, 'rounds': 50} if full_size else {}
+  paper_rounds = None if full_size else 50
+  yield _centralized(scale, flags, full_size)
+  yield _part(scale, {'algorithm': 'fedavg'}, '', flags, paper_rounds)
+  for epsilon in (0.3, 0.5, 0.7):
+    for L in (10, 80):
+      own = {'epsilon': epsilon, 'temperature': L}
+      variations = [(own, f'epsilon{epsilon:g}_L{L}', own)]
+      yield from _parts(scale, flags, variations, paper_rounds, ['safl'])
+
+
+def _batch_size(scale: str) -> Iterator[plans.Part]:
+  flags, examples = {
+    'paper': ({'num_clients': 100, 'rounds': 100}, 600),
+    'cpu': ({'num_clients': 20, 'rounds': 50}, 600),
+    'smoke': ({}, 20),
+  }[scale]
+  variations = [
+    (
+      {'size': size, 'batch_size': B},
+      f'{size}_b{B}',
+      {'mean_examples': mean, 'batch_size': B},
+    )
+    for size, mean in (('half', examples // 2), ('all', examples))
+    for B in (50, 100, 150, 200)
   ]
-  return [
-    ['experiment', 'in the paper', 'what it shows', *runs.SCALES],
-    *lines,
+  return _parts(scale, flags, variations, None if scale == 'paper' else 100)
+
+
+def _fraction(scale: str) -> Iterator[plans.Part]:
+  flags = {
+    'paper': {'num_clients': 100, 'rounds': 100},
+    'cpu': {'num_clients': 100, 'rounds': 50},
+    'smoke': {'num_clients': 5},
+  }[scale]
+  variations = [
+    ({'fraction': R}, f'R{R:g}', {'fraction': R}) for R in (0.3, 0.5, 0.7)
   ]
+  return _parts(scale, flags, variations, 100 if scale == 'smoke' else None)
+
+
+def _uploads(scale: str) -> Iterator[plans.Part]:
+  flags = _HALF_OF_4 if scale == 'smoke' else _HALF_OF_100 | {'rounds': 80}
+  paper_rounds = 80 if scale == 'smoke' else None
+  nus = (0.1, 0.15, 0.2, 0.3, 0.5) if scale == 'paper' else (0.15, 0.3, 0.5)
+  variations = [({'nu': nu}, f'nu{nu:g}', {'nu': nu}) for nu in nus]
+  yield from _parts(scale, flags, [({}, '', {})], paper_rounds)
+  yield from _parts(scale, flags, variations, paper_rounds, ['extended_safl'])
+
+
+def _biased(scale: str) -> Iterator[plans.Part]:
+  n = 2 if scale == 'smoke' else 40
+  rounds = {'paper': 100, 'cpu': 50, 'smoke': 3}[scale]
+  flags = {'partition': 'biased', 'biased_label': 2, 'rounds': rounds}
+  groups = {
+    'with': {'num_clients': 2 * n, 'biased_fraction': 0.5},
+    'without': {'num_clients': n, 'biased_fraction': 0.0},
+  }
+  variations = [({'group': key}, key, own) for key, own in groups.items()]
+  paper_rounds = 100 if scale == 'smoke' else None
+  algorithms = (*_PAIR, 'extended_safl')
+  return _parts(scale, flags, variations, paper_rounds, algorithms)
+
+
+def _techniques(scale: str) -> Iterator[plans.Part]:
+  flags = {
+    'paper': _HALF_OF_100 | {'rounds': 100},
+    'cpu': _HALF_OF_100 | {'rounds': 50},
+    'smoke': _HALF_OF_4 | {'rounds': 5},  # FedMA needs five
+  }[scale]
+  others = ('fedsgd', 'fedavg', 'astw', 'ida', 'fedma')
+  algorithms = (*others, 'safl', 'astw_safl', 'ida_safl')
+  paper_rounds = 100 if scale == 'smoke' else None
+  return _parts(scale, flags, [({}, '', {})], paper_rounds, algorithms)
+
+
+def _sensitivity(scale: str) -> Iterator[plans.Part]:
+  n, others = {
+    'paper': (80, (20, 40, 50, 120)),
+    'cpu': (12, (24, 50)),
+    'smoke': (3, (2,)),
+  }[scale]
+  rates = (0.0005, 0.001, 0.004)
+  momentum = {'optimizer': 'momentum', 'learning_rate': 0.0002}
+  settings: list[tuple[str, str, Flags]] = [
+    ('', 'base', {}),
+    *(('rate', f'alpha{rate:g}', {'learning_rate': rate}) for rate in rates),
+    *(('n', f'n{k}', {'num_clients': k}) for k in others),
+    ('other', 'init_shared', {'init': 'shared'}),
+    ('other', 'loss_mean', {'loss_reduction': 'mean'}),
+    ('other', 'adam', {'optimizer': 'adam'}),
+    ('other', 'momentum', momentum),
+  ]
+  shared = {'num_clients': n} | ({} if scale == 'smoke' else {'rounds': 50})
+  variations = [
+    ({'vary': vary, 'setting': name}, name, flags)
+    for vary, name, flags in settings
+  ]
+  return _parts(scale, shared, variations, None if scale == 'paper' else 50)
+
+
+_PARTS = {
+  'convergence_mnist': _convergence_mnist,
+  'convergence_speech': _convergence_speech,
+  'early_accuracy': _early_accuracy,
+  'epsilon_temperature': _epsilon_temperature,
+  'batch_size': _batch_size,
+  'fraction': _fraction,
+  'uploads': _uploads,
+  'biased': _biased,
+  'techniques': _techniques,
+  'sensitivity': _sensitivity,
+}
+EXPERIMENTS = {
+  name: plans.Experiment(name, _PARTS[name], **texts)
+  for name, texts in json.loads(
+    importlib.resources.files('safl_tf.experiments.paper')
+    .joinpath('experiments.json')
+    .read_text('utf-8')
+  ).items()
+}

@@ -1,111 +1,248 @@
-"""What an experiment comes to, and pieces that several of them have."""
+"""Finished runs of an experiment, reduced to means over their seeds.
 
+Rounds that callers pass are the paper's; in a smaller run, an earlier round
+stands for the paper's.
+"""
+
+import functools
+import importlib.resources
+import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from safl_tf.experiments.paper import claims, run_stats
-from safl_tf.reporting import plots
+from safl_tf.experiments.paper import plans
+from safl_tf.reporting import tables as tables_lib
 
-Numbers = Mapping[str, Any]
+if TYPE_CHECKING:
+  import pandas as pd
 
-_LEVELS = (0.8, 0.95)  # that the paper's sentences are about
+History = Sequence[Mapping[str, Any]]
+PaperNumbers = Mapping[str, Any]
+
+ALGORITHMS = {
+  'centralized': 'Centralised',
+  'fedsgd': 'FedSGD',
+  'fedavg': 'FedAvg',
+  'safl': 'SAFL',
+  'extended_safl': 'Extended SAFL',
+  'ida': 'IDA',
+  'ida_safl': 'IDA-SAFL',
+  'astw': 'ASTW',
+  'astw_safl': 'ASTW-SAFL',
+  'fedma': 'FedMA',
+}
+DATASETS = {
+  'mnist': 'MNIST',
+  'fashion_mnist': 'Fashion-MNIST',
+  'cifar10': 'CIFAR-10',
+  'speech_commands': 'Speech Commands',
+}
+_LABELS = {
+  'n': 'n = {}',
+  'fraction': 'R = {}',
+  'epsilon': 'ε = {}',
+  'temperature': 'L = {}',
+  'nu': 'ν = {}',
+  'size': '{} of the data',
+  'batch_size': 'B = {}',
+  'group': '{} biased clients',
+  'round': 'round {}',
+}
+_LEARNED = 2.0  # times the accuracy of guessing
 
 
-class Table(NamedTuple):
-  """A table to be read: its title, the headings, then the cells."""
+@functools.cache
+def paper_numbers() -> dict[str, Any]:
+  """Returns the numbers and claims of the paper by experiment."""
+  folder = importlib.resources.files('safl_tf.experiments.paper')
+  return json.loads((folder / 'paper_numbers.json').read_text('utf-8'))
 
-  title: str
-  lines: list[list[str]]
+
+class Value(NamedTuple):
+  """A mean over runs; `sd` is None for a single run."""
+
+  mean: float
+  sd: float | None
+  runs: int
+
+  def format(self, factor: float, digits: int) -> str:
+    """Returns 'mean' or 'mean ± sd'."""
+    return tables_lib.format_mean_sd(self.mean, self.sd, digits, factor)
 
 
-class Outcome(NamedTuple):
-  """Results beside the paper's.
+class Runs(NamedTuple):
+  """The finished runs of a part, at least one; they differ in the seed.
 
   Attributes:
-    tables: in the paper's form.
-    charts: by file name.
-    findings: sentences on what agrees and what doesn't.
-    compared: every number that the paper has, and ours.
+    part: what was run.
+    histories: the rows of each run's metrics.csv.
   """
 
-  tables: list[Table]
-  charts: dict[str, plots.Chart]
-  findings: list[claims.Finding]
-  compared: list[claims.Compared]
+  part: plans.Part
+  histories: Sequence[History]
+
+  @property
+  def algorithm(self) -> str:
+    """Name of the algorithm, as a flag has it."""
+    return self.part.cell['algorithm']
+
+  @property
+  def last(self) -> int:
+    """The last round that all runs have finished."""
+    return min(history[-1]['round'] for history in self.histories)
+
+  def at(self, t: int | None, column: str = 'test_accuracy') -> Value | None:
+    """Returns a column's latest value up to the paper's round t.
+
+    None stands for the last round, which also stands for every round of
+    centralised training. There is no value if a run ended before round t.
+    """
+    if t is None or self.algorithm == 'centralized':
+      t = self.last
+    else:
+      t = self.part.round_for(t)
+    frame = self._frame(column)
+    frame = frame[frame['round'] <= t].groupby('run').tail(1)
+    if t > self.last or len(frame) < len(self.histories):
+      return None
+    return _mean(frame['value'])
+
+  def total(self, t: int, column: str = 'uploaded') -> Value | None:
+    """Returns a column's sum over the rounds up to the paper's round t."""
+    t = self.part.round_for(t)
+    if t > self.last:
+      return None
+    frame = self._frame(column)
+    return _mean(frame[frame['round'] <= t].groupby('run')['value'].sum())
+
+  def total_uploads(self) -> 'pd.Series':
+    """Returns the mean number of uploads up to each round."""
+    sent = self._frame('uploaded').groupby('round')['value'].sum()
+    return sent.cumsum() / len(self.histories)
+
+  def by_round(self, column: str = 'test_accuracy') -> 'pd.DataFrame':
+    """Returns `mean` and `std` by round, where all runs have a finite value."""
+    frame = self._frame(column)
+    frame = frame[frame['value'].abs() < math.inf]
+    stats = frame.groupby('round')['value'].agg(['mean', 'std', 'count'])
+    return stats[stats['count'] == len(self.histories)].drop(columns='count')
+
+  def first_round(self, accuracy: float) -> int | None:
+    """Returns the first round whose mean accuracy is at least this."""
+    mean = self.by_round()['mean']
+    reached = mean[mean >= accuracy]
+    return int(reached.index[0]) if len(reached) else None
+
+  def best(self) -> float:
+    """Returns the highest mean accuracy of any round."""
+    return self.by_round()['mean'].max()
+
+  def has_learned(self) -> bool:
+    """Returns whether its best accuracy is clearly above guessing."""
+    return bool(self.best() >= _LEARNED / self.part.num_classes)
+
+  def lead(self, other: 'Runs') -> 'pd.Series':
+    """Returns the difference of the mean accuracies by round."""
+    return (self.by_round()['mean'] - other.by_round()['mean']).dropna()
+
+  def _frame(self, column: str) -> 'pd.DataFrame':
+    """Returns all values of a column, in long form with run and round."""
+    import pandas as pd
+
+    rows = [
+      (run, row['round'], float(row[column]))
+      for run, history in enumerate(self.histories)
+      for row in history
+      if row[column] is not None
+    ]
+    return pd.DataFrame(rows, columns=['run', 'round', 'value'])
 
 
-def check_all(
-  numbers: Numbers, results: run_stats.Results
-) -> list[claims.Finding]:
-  """The findings on the paper's sentences that `claims.check` knows."""
-  found = [claims.check(claim, results) for claim in numbers['claims']]
-  return [finding for finding in found if finding is not None]
+class Results(NamedTuple):
+  """The finished runs of an experiment.
+
+  Attributes:
+    plan: what was planned.
+    seeds: the seeds asked for.
+    runs: the finished runs, in the plan's order.
+    missing: why parts were skipped, by their missing data set.
+    shared: folders of runs made by other experiments.
+  """
+
+  plan: plans.Plan
+  seeds: tuple[int, ...]
+  runs: Sequence[Runs]
+  missing: Mapping[str, str] = {}
+  shared: Sequence[str] = ()
+
+  def get(self, **cell: Any) -> Runs | None:
+    """Returns the first runs that stand for a cell of the paper, if any.
+
+    A part without one of the keys stands for all of its values, as centralised
+    training does for all n.
+    """
+    for runs in self.runs:
+      known = runs.part.cell
+      if all(known.get(key, cell[key]) == cell[key] for key in cell):
+        return runs
+    return None
+
+  def where(self, **cell: Any) -> list[Runs]:
+    """Returns all runs whose cell has these values."""
+    return [
+      runs
+      for runs in self.runs
+      if all(runs.part.cell.get(key) == cell[key] for key in cell)
+    ]
+
+  def values(self, key: str) -> list[Any]:
+    """Returns the distinct values of a cell's key in the plan, in order."""
+    cells = [part.cell for part in self.plan.parts]
+    return list(dict.fromkeys(cell[key] for cell in cells if key in cell))
+
+  @property
+  def seconds(self) -> float:
+    """Time spent in rounds, by all runs."""
+    histories = [h for runs in self.runs for h in runs.histories]
+    return sum(row['seconds'] for history in histories for row in history)
 
 
-def accuracy_chart(
-  title: str, curves: Sequence[plots.Curve], x: str = 'communication round'
-) -> plots.Chart:
-  """A chart of accuracies in %."""
-  return plots.Chart(title, x, 'test accuracy (%)', curves, y_max=100.0)
-
-
-def curve(
-  results: run_stats.Results, cell: Mapping[str, Any], name: str | None = None
-) -> plots.Curve:
-  """Accuracy by round of a cell's runs; without points if there are none."""
-  runs = results.get(**cell)
-  if runs is not None:
-    return runs.curve(name)
-  return plots.Curve(name or run_stats.NAMES[cell['algorithm']], [], [])
-
-
-def level(results: run_stats.Results, rounds: int, **cell: Any) -> plots.Curve:
-  """The line of centralised training."""
-  runs = results.get(algorithm='centralized', **cell)
-  name = f'{run_stats.NAMES["centralized"]} (level)'
-  if runs is None or (final := runs.final()) is None:
-    return plots.Curve(name, [], [])
-  return plots.Curve(name, [1, rounds], [100 * final.mean] * 2)
-
-
-def last_round(results: run_stats.Results, **cell: Any) -> int:
-  """The last round of any run with clients, at least 2."""
-  found = [
-    runs.last
-    for runs in results.where(**cell)
-    if runs.part.cell['algorithm'] != 'centralized'
-  ]
-  return max([2, *found])
-
-
-def accuracy_table(
-  title: str, named: Mapping[str, run_stats.Runs], rounds: Sequence[int]
-) -> Table:
-  """Accuracies in some of the paper's rounds, and when levels are reached.
+def describe(
+  cell: Mapping[str, Any],
+  part: plans.Part | None = None,
+  skip: Sequence[str] = (),
+) -> str:
+  """Returns a cell as 'SAFL, n = 80', or 'SAFL, n = 4 for 80' if smaller.
 
   Args:
-    title: of the table.
-    named: the lines.
-    rounds: of the paper; those that nobody has run are left out.
+    cell: what a number or curve of the paper is for.
+    part: the part that stands for it.
+    skip: keys of the cell to leave out.
   """
-  shown = [t for t in rounds if any(r.at(t) for r in named.values())]
-  heads = [f'{told_round(t, named.values())} (%)' for t in shown]
-  reached = [f'{claims.paper(goal)} % in round' for goal in _LEVELS]
-  lines = [
-    [
-      name,
-      *(run_stats.percent(runs.at(t)) for t in shown),
-      run_stats.percent(runs.final()),
-      *(str(runs.first(goal) or '-') for goal in _LEVELS),
-    ]
-    for name, runs in named.items()
-  ]
-  return Table(title, [['', *heads, 'last (%)', *reached], *lines])
+  names = {**ALGORITHMS, **DATASETS}
+  texts = {
+    key: _LABELS.get(key, '{}').format(names.get(value, value))
+    for key, value in cell.items()
+    if key not in skip
+  }
+  if part and 'n' in texts and part.flags['num_clients'] != cell['n']:
+    texts['n'] = f'n = {part.flags["num_clients"]} for {cell["n"]}'
+  return ', '.join(texts.values())
 
 
-def told_round(t: int, several: Iterable[run_stats.Runs | None]) -> str:
-  """'round 50', or 'round 2 for 50' where one stands for the other."""
-  stands = {runs.part.round_for(t) for runs in several if runs is not None}
-  if stands <= {t}:
-    return f'round {t}'
-  return f'round {"/".join(map(str, sorted(stands)))} for {t}'
+def round_label(t: int | None, several: Iterable[Runs | None]) -> str:
+  """Returns '50', or '2 for 50' where round 2 stands for the paper's 50."""
+  clients = [r for r in several if r and r.algorithm != 'centralized']
+  if t is None:
+    return 'last'
+  rounds = sorted({runs.part.round_for(t) for runs in clients} - {t})
+  return f'{"/".join(map(str, rounds))} for {t}' if rounds else str(t)
+
+
+def _mean(values: 'pd.Series') -> Value:
+  """Returns the mean, which is NaN if a value is not finite."""
+  if not (values.abs() < math.inf).all():
+    return Value(math.nan, None, len(values))
+  sd = float(values.std()) if len(values) > 1 else None
+  return Value(float(values.mean()), sd, len(values))

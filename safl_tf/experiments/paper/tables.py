@@ -1,249 +1,336 @@
-"""Findings of the experiments on accuracy that the paper shows as tables."""
+"""Tables in the paper's form, with the paper's numbers beside ours."""
 
-from safl_tf.experiments.paper import (
-  claims,
-  paper_table,
-  run_stats,
-)
-from safl_tf.experiments.paper import (
-  results as results_lib,
-)
-from safl_tf.reporting import plots
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-_SIZES = {'half': 'Half of the data', 'all': 'All of the data'}
-_PAIR = ('fedavg', 'safl')
-_ALL = ('centralized', *_PAIR)
-_TOPS = {'top1': ('top-1', 'accuracy'), 'top5': ('top-5', 'top5')}
+from safl_tf.experiments.paper import experiments
+from safl_tf.experiments.paper import results as results_lib
+
+if TYPE_CHECKING:
+  import pandas as pd
+
+Results = results_lib.Results
+PaperNumbers = results_lib.PaperNumbers
+
+# Rounds of the paper in the tables of accuracy by round.
+_ROUNDS = {
+  'convergence_mnist': (20, 35, 50, 56, 70, 100),
+  'convergence_speech': (20, 35, 50, 56, 70, 100),
+  'fraction': (20, 30, 50, 70, 100),
+  'techniques': (10, 20, 30, 40, 50, 70, 100),
+}
+_LEVELS = (0.8, 0.95)  # accuracies in the paper's claims
+_SETTINGS = {
+  'init_shared': 'one initial model for all',
+  'loss_mean': 'loss averaged, not summed',
+  'adam': 'Adam',
+  'momentum': 'momentum 0.9',
+}
+_LEAD_COLUMNS = [
+  *('', 'FedAvg (%)', 'SAFL (%)', 'lead', 'largest lead', 'in round'),
+  *('vary', 'n', 'rate'),
+]
 
 
-def early_accuracy(
-  results: run_stats.Results, numbers: results_lib.Numbers
-) -> results_lib.Outcome:
-  """Top-1 and top-5 accuracy in round 50 on four data sets."""
-  rows: dict[str, list[paper_table.Cell]] = {}
-  charts, orders, t = {}, [], numbers['round']
-  names = [run_stats.NAMES[name] for name in _ALL]
-  shown = {k: v for k, v in run_stats.DATA.items() if k not in results.missing}
-  for data, told in shown.items():
-    cells = [
-      paper_table.Cell(
-        f'{run_stats.NAMES[name]} on {told}',
-        results.get(algorithm=name, dataset=data),
-        measure,
-        t,
-        numbers[data][name][top],
-      )
-      for name in _ALL
-      for top, (_, measure) in _TOPS.items()
-    ]
-    runs = results.where(dataset=data)
-    clients = [run for run in runs if run.part.cell['algorithm'] in _PAIR]
-    label = f'{told}, {results_lib.told_round(t, clients)}'
-    if not all(run.part.like_paper for run in clients):
-      label += ' (smaller)'
-    rows[label] = cells
-    orders.append(paper_table.order(f'{told}, top-1', names, cells[::2]))
-    last = results_lib.last_round(results, dataset=data)
-    charts[f'accuracy_{data}'] = results_lib.accuracy_chart(
-      told,
-      [
-        *(
-          results_lib.curve(results, {'algorithm': name, 'dataset': data})
-          for name in _PAIR
-        ),
-        results_lib.level(results, last, dataset=data),
-      ],
+class Measure(NamedTuple):
+  """Column of metrics.csv, label, unit and formats of a measure.
+
+  Values agree within `tolerance`, which for uploads is relative.
+  """
+
+  column: str
+  label: str
+  factor: float
+  digits: int
+  paper_format: str
+  tolerance: float
+
+
+MEASURES = {
+  'loss': Measure('test_loss', 'loss', 1, 3, '.3f', 0.05),
+  'uploads': Measure('uploaded', 'uploads', 1, 0, ',.0f', 0.05),
+  'accuracy': Measure('test_accuracy', 'accuracy (%)', 100, 1, '.4g', 0.02),
+  'top5': Measure('test_top5_accuracy', 'top-5 (%)', 100, 1, '.4g', 0.02),
+}
+
+
+class Number(NamedTuple):
+  """A number of one of the paper's tables.
+
+  Attributes:
+    cell: what it is for.
+    measure: key of `MEASURES`.
+    round: the paper's round. Centralised training is taken after its last.
+    paper: the paper's value.
+    runs: the runs that stand for it, if finished.
+  """
+
+  cell: Mapping[str, Any]
+  measure: str
+  round: int
+  paper: float
+  runs: results_lib.Runs | None
+
+  @property
+  def ours(self) -> results_lib.Value | None:
+    """Our value."""
+    if self.runs is None:
+      return None
+    if self.measure == 'uploads':
+      return self.runs.total(self.round)
+    return self.runs.at(self.round, MEASURES[self.measure].column)
+
+  @property
+  def texts(self) -> tuple[str, str]:
+    """Our value and the paper's, formatted."""
+    ours, measure = self.ours, MEASURES[self.measure]
+    return (
+      '-' if ours is None else ours.format(measure.factor, measure.digits),
+      format(measure.factor * self.paper, measure.paper_format),
     )
-  heads = [
-    f'{run_stats.NAMES[name]} {told} (%)'
-    for name in _ALL
-    for told, _ in _TOPS.values()
-  ]
-  title = f'Accuracy in round {t}'
-  kept = [c for c in numbers['claims'] if c['dataset'] in shown]
-  return results_lib.Outcome(
-    [paper_table.table(title, ['', *heads], rows)],
-    charts,
-    [
-      *paper_table.near(rows),
-      *orders,
-      *results_lib.check_all({'claims': kept}, results),
-    ],
-    paper_table.compared(rows),
-  )
+
+  @property
+  def round_label(self) -> str:
+    """The paper's round, after the one that stands for it if they differ."""
+    is_last = self.cell['algorithm'] == 'centralized'
+    return results_lib.round_label(None if is_last else self.round, [self.runs])
 
 
-def epsilon_temperature(
-  results: run_stats.Results, numbers: results_lib.Numbers
-) -> results_lib.Outcome:
-  """Cost and accuracy in round 50 for several ε and L."""
-  rows: dict[str, list[paper_table.Cell]] = {}
-  t = numbers['round']
-  for epsilon, by_temperature in numbers['safl'].items():
-    columns = [
-      (run_stats.NAMES[name], results.get(algorithm=name), numbers[name])
-      for name in ('centralized', 'fedavg')
-    ]
-    for L, both in by_temperature.items():
-      runs = results.get(
-        algorithm='safl', epsilon=float(epsilon), temperature=int(L)
-      )
-      columns.append((f'SAFL, ε = {epsilon}, L = {L}', runs, both))
-    rows[f'ε = {epsilon}'] = [
-      paper_table.Cell(what, runs, measure, t, both[measure])
-      for what, runs, both in columns
-      for measure in ('cost', 'accuracy')
-    ]
-  names = ['Centralised', 'FedAvg', 'SAFL, L = 10', 'SAFL, L = 80']
-  heads = [f'{name} {kind}' for name in names for kind in ('cost', '(%)')]
-  shown = results_lib.told_round(t, results.where(algorithm='fedavg'))
-  title = f'Test cost and accuracy in {shown}'
-  findings = [
-    *paper_table.near(rows),
-    *(
-      paper_table.order(name, names, cells[1::2])
-      for name, cells in rows.items()
-    ),
-    *(_best_cell(claim, rows) for claim in numbers['claims']),
-  ]
-  return results_lib.Outcome(
-    [paper_table.table(title, ['', *heads], rows)],
-    _epsilon_charts(results, rows),
-    findings,
-    paper_table.compared(rows),
-  )
-
-
-def _best_cell(
-  claim: results_lib.Numbers, rows: dict[str, list[paper_table.Cell]]
-) -> claims.Finding:
-  """Whether SAFL is best with the paper's best ε and L, by both measures."""
-  best = claim['best']
-  wanted = f'SAFL, ε = {best["epsilon"]:g}, L = {best["temperature"]}'
-  cells = [
-    cell
-    for line in rows.values()
-    for cell in line
-    if cell.what.startswith('SAFL')
-  ]
-  if any(cell.ours is None for cell in cells):
-    return claims.Finding(claims.OPEN, 'Not all of SAFL was run.')
-  if not any(cell.runs and cell.runs.has_learned() for cell in cells):
-    return claims.Finding(claims.OPEN, 'SAFL: nothing was learned.')
-  means = {(c.measure, c.what): c.ours.mean for c in cells if c.ours}
-  least = min((k for k in means if k[0] == 'cost'), key=lambda k: means[k])[1]
-  most = max((k for k in means if k[0] != 'cost'), key=lambda k: means[k])[1]
-  text = f'The least cost has {least}, the best accuracy {most}'
-  agrees = least == most == wanted
-  verdict = claims.AGREES if agrees else claims.DIFFERS
-  return claims.Finding(verdict, f'{text}; the paper: both {wanted}.')
-
-
-def _epsilon_charts(
-  results: run_stats.Results, rows: dict[str, list[paper_table.Cell]]
-) -> dict[str, plots.Chart]:
-  """Accuracy by round, and the cost against ε, ours and the paper's."""
-  by_round = [results_lib.curve(results, {'algorithm': 'fedavg'})]
-  for part in results.plan.parts:
-    if part.cell['algorithm'] == 'safl':
-      told = 'ε = {epsilon:g}, L = {temperature}'.format_map(part.cell)
-      by_round.append(results_lib.curve(results, part.cell, told))
-  x = [float(name.removeprefix('ε = ')) for name in rows]
-  curves = []
-  for told, column in (('L = 10', 4), ('L = 80', 6)):
-    cells = [line[column] for line in rows.values()]
-    known = [(e, c.ours.mean) for e, c in zip(x, cells, strict=True) if c.ours]
-    curves += [
-      plots.Curve(told, [e for e, _ in known], [y for _, y in known]),
-      plots.Curve(f'{told}, paper', x, [cell.paper for cell in cells]),
-    ]
-  return {
-    'accuracy': results_lib.accuracy_chart('Test accuracy by round', by_round),
-    'cost': plots.Chart('Test cost against ε', 'ε', 'test cost', curves),
-  }
-
-
-def batch_size(
-  results: run_stats.Results, numbers: results_lib.Numbers
-) -> results_lib.Outcome:
-  """Accuracy by batch size, on half and all of the data."""
-  t, charts = numbers['round'], {}
-  shown = results_lib.told_round(t, results.runs)
-  rows: dict[str, list[paper_table.Cell]] = {}
-  for size, told in _SIZES.items():
-    curves = []
-    for name in _PAIR:
-      row = [
-        paper_table.Cell(
-          f'{run_stats.NAMES[name]}, {size}, B = {B}',
-          results.get(algorithm=name, size=size, batch_size=int(B)),
-          'accuracy',
-          t,
-          paper,
-        )
-        for B, paper in numbers[size][name].items()
+def numbers(results: Results, paper: PaperNumbers) -> list[Number]:
+  """Returns the numbers of the paper's table; none for a figure."""
+  if results.plan.experiment == 'uploads':
+    results = with_nearest_nu(results, paper)
+  several = []
+  for entry in paper.get('numbers', ()):
+    keys = entry.keys() - {'round', *MEASURES}
+    cell = {key: value for key, value in entry.items() if key in keys}
+    if cell.get('dataset') not in results.missing:
+      several += [
+        Number(cell, key, entry['round'], entry[key], results.get(**cell))
+        for key in MEASURES
+        if key in entry
       ]
-      rows[f'{told}, {run_stats.NAMES[name]}'] = row
-      curves += _batch_curves(name, list(map(int, numbers[size][name])), row)
-    charts[f'accuracy_{size}'] = results_lib.accuracy_chart(
-      f'{told}, {shown}', [*curves[::2], *curves[1::2]], 'batch size'
+  return several
+
+
+def values(several: Sequence[Number]) -> 'pd.DataFrame':
+  """Returns a row with both values for each number of the paper."""
+  import pandas as pd
+
+  none = results_lib.Value(math.nan, None, 0)
+  rows = [
+    {
+      'what': results_lib.describe(number.cell),
+      'measure': number.measure,
+      'paper_round': number.round,
+      'paper': number.paper,
+      **(number.ours or none)._asdict(),
+      'of_the_papers_size': bool(number.runs and number.runs.part.full_size),
+    }
+    for number in several
+  ]
+  return pd.DataFrame(rows)
+
+
+def tables(results: Results, paper: PaperNumbers) -> dict[str, 'pd.DataFrame']:
+  """Returns the tables of an experiment by title, with formatted cells."""
+  name = results.plan.experiment
+  if name in _ROUNDS:
+    return {'Accuracy by round': _by_round(results, _ROUNDS[name])}
+  if name == 'biased':
+    return {'Accuracy in the last round': _biased(results)}
+  if name == 'sensitivity':
+    label = results_lib.round_label(50, results.runs)
+    return {
+      f'Accuracy in round {label}, leads in points': _sensitivity(results)
+    }
+  title = f'{experiments.EXPERIMENTS[name].place}: ours (paper)'
+  table = _paper_table(numbers(results, paper), paper['columns'])
+  if name != 'uploads':
+    return {title: table}
+  for runs in with_nearest_nu(results, paper).where(algorithm='extended_safl'):
+    title += f', ν = {runs.part.cell["nu"]:g}'
+  return {title: table, 'Share of uploads by ν': _nu_search(results, paper)}
+
+
+def _paper_table(
+  several: Sequence[Number], column_keys: Sequence[str]
+) -> 'pd.DataFrame':
+  """Returns cells 'ours (paper)'; columns are the measures and some keys."""
+  lines: dict[str, dict[str, str]] = {}
+  for number in several:
+    by_column = {key: number.cell[key] for key in column_keys}
+    by_row = {**number.cell, 'round': number.round}
+    row = results_lib.describe(by_row, skip=column_keys)
+    column = (
+      f'{results_lib.describe(by_column)} {MEASURES[number.measure].label}'
     )
-  heads = [f'B = {B} (%)' for B in numbers['all']['safl']]
-  lines = list(rows.values())
-  pairs = [
-    paper_table.order(f'{size}, B = {B}', ['FedAvg', 'SAFL'], [a, b])
-    for size, i in (('Half', 0), ('All', 2))
-    for B, a, b in zip(numbers['all']['safl'], *lines[i : i + 2], strict=True)
-  ]
-  return results_lib.Outcome(
-    [paper_table.table(f'Accuracy in {shown}', ['', *heads], rows)],
-    charts,
-    [
-      *paper_table.near(rows),
-      *pairs,
-      *(
-        _small_batches(claim, name, cells, list(numbers['all']['safl']))
-        for claim in numbers['claims']
-        for name, cells in rows.items()
-      ),
-    ],
-    paper_table.compared(rows),
+    line = lines.setdefault(row, {'': row, 'our round': '', 'size': ''})
+    line[column.strip()] = '{} ({})'.format(*number.texts)
+    if number.runs and number.cell['algorithm'] != 'centralized':
+      line['our round'] = str(number.runs.part.round_for(number.round))
+      line['size'] = "paper's" if number.runs.part.full_size else 'smaller'
+  return _frame(lines.values())
+
+
+def _by_round(results: Results, rounds: Sequence[int]) -> 'pd.DataFrame':
+  """Returns accuracies in the paper's rounds, and when levels are reached."""
+  clients = [r for r in results.runs if r.algorithm != 'centralized']
+  known = [t for t in rounds if any(runs.at(t) for runs in clients)]
+  lines = []
+  for runs in sorted(results.runs, key=lambda r: r not in clients):
+    line = {'': results_lib.describe(runs.part.cell, runs.part)}
+    for t in known if runs in clients else ():
+      label = f'round {results_lib.round_label(t, clients)} (%)'
+      line[label] = format_percent(runs.at(t))
+    line['last (%)'] = format_percent(runs.at(None))
+    for level in _LEVELS if runs in clients else ():
+      reached = runs.first_round(level)
+      line[f'{100 * level:g} % in round'] = str(reached or '-')
+    lines.append(line)
+  return _frame(lines)
+
+
+def _biased(results: Results) -> 'pd.DataFrame':
+  """Returns the accuracy that each algorithm loses to biased clients."""
+  lines = []
+  for algorithm in results.values('algorithm'):
+    line = {'': results_lib.ALGORITHMS[algorithm]}
+    finals = []
+    for group in ('without', 'with'):
+      runs = results.get(algorithm=algorithm, group=group)
+      finals.append(runs and runs.at(None))
+      line[f'{group} biased clients (%)'] = format_percent(finals[-1])
+    line['lost (points)'] = format_points(subtract(*finals))
+    lines.append(line)
+  return _frame(lines)
+
+
+def leads(results: Results) -> 'pd.DataFrame':
+  """Returns SAFL's lead over FedAvg in each setting that both have finished."""
+  import pandas as pd
+
+  lines = []
+  for safl in results.where(algorithm='safl'):
+    cell, flags = safl.part.cell, safl.part.flags
+    fedavg = results.get(algorithm='fedavg', setting=cell['setting'])
+    if fedavg is None:
+      continue
+    a, b, by_round = safl.at(50), fedavg.at(50), safl.lead(fedavg)
+    n, rate = flags['num_clients'], flags['learning_rate']
+    if flags.get('loss_reduction', 'sum') == 'sum':
+      rate *= flags['batch_size']
+    labels = {'n': f'n = {n}', 'rate': f'rate {rate:g}'} | _SETTINGS
+    label = labels.get(cell['vary'], labels.get(cell['setting']))
+    lines.append(
+      {
+        '': label or f'n = {n}, rate {rate:g}',
+        'FedAvg (%)': format_percent(b),
+        'SAFL (%)': format_percent(a),
+        'lead': subtract(a, b),
+        'largest lead': by_round.max(),
+        'in round': by_round.idxmax(),
+        'vary': cell['vary'],
+        'n': n,
+        'rate': rate,
+      }
+    )
+  return pd.DataFrame(lines, columns=_LEAD_COLUMNS)
+
+
+def _sensitivity(results: Results) -> 'pd.DataFrame':
+  frame = leads(results)
+  for column in ('lead', 'largest lead'):
+    frame[column] = frame[column].map(format_points)
+  return frame.drop(columns=['vary', 'n', 'rate'])
+
+
+def upload_shares(results: Results, paper: PaperNumbers) -> 'pd.DataFrame':
+  """Returns the share of selected clients that upload, by ν and round."""
+  import pandas as pd
+
+  shares = {}
+  for runs in results.where(algorithm='extended_safl'):
+    shares[runs.part.cell['nu']] = {
+      t: sent.mean / selected.mean
+      for t in paper_shares(paper).index
+      if (sent := runs.total(t)) and (selected := runs.total(t, 'selected'))
+    }
+  columns = paper_shares(paper).index
+  return pd.DataFrame.from_dict(shares, 'index', columns=columns)
+
+
+def paper_shares(paper: PaperNumbers) -> 'pd.Series':
+  """Returns the paper's share of uploads of Extended SAFL by round."""
+  import pandas as pd
+
+  frame = pd.DataFrame(paper['numbers'])
+  uploads = frame.pivot(index='round', columns='algorithm', values='uploads')
+  return uploads['extended_safl'] / uploads['safl']
+
+
+def with_nearest_nu(results: Results, paper: PaperNumbers) -> Results:
+  """Returns the results with only the ν whose shares are nearest."""
+  shares = upload_shares(results, paper)
+  distance = (shares - paper_shares(paper)).abs().mean(axis=1).dropna()
+  nearest = (
+    distance.idxmin() if len(distance) else next(iter(shares.index), None)
   )
+  kept = [r for r in results.runs if r.part.cell.get('nu', nearest) == nearest]
+  return results._replace(runs=kept)
 
 
-def _batch_curves(
-  name: str, sizes: list[int], row: list[paper_table.Cell]
-) -> list[plots.Curve]:
-  """An algorithm's accuracy against the batch size: ours, the paper's."""
-  known = [(B, c.ours) for B, c in zip(sizes, row, strict=True) if c.ours]
-  told = run_stats.NAMES[name]
-  return [
-    plots.Curve(
-      told,
-      [B for B, _ in known],
-      [100 * value.mean for _, value in known],
-      [100 * value.sd for _, value in known if value.sd is not None],
-    ),
-    plots.Curve(f'{told}, paper', sizes, [100 * c.paper for c in row]),
+def _nu_search(results: Results, paper: PaperNumbers) -> 'pd.DataFrame':
+  """Returns shares of uploads by ν, and the ν that has the paper's share."""
+  shares, goals = upload_shares(results, paper), paper_shares(paper)
+  searched = results.where(algorithm='extended_safl')
+  last, goal = goals.index[-1], goals.iloc[-1]
+
+  def line(nu: str, shares: 'pd.Series', accuracy: str) -> dict[str, str]:
+    cells = {
+      f'round {results_lib.round_label(t, searched)} (%)': f'{100 * share:.1f}'
+      for t, share in shares.dropna().items()
+    }
+    return {'ν': nu, **cells, 'accuracy (%)': accuracy}
+
+  lines = [
+    line(f'{nu:g}', shares.loc[nu], format_percent(runs.at(last)))
+    for nu, runs in zip(shares.index, searched, strict=True)
   ]
+  for (a, low), (b, high) in itertools.pairwise(shares[last].items()):
+    if min(low, high) < goal < max(low, high):
+      nu = a * (b / a) ** ((goal - low) / (high - low))
+      lines.append(line(f'{nu:.2g} (interpolated)', goals.tail(1), ''))
+  accuracies = [
+    entry['accuracy']
+    for entry in paper['numbers']
+    if (entry['algorithm'], entry['round']) == ('extended_safl', last)
+  ]
+  lines.append(line('in the paper', goals, f'{100 * accuracies[0]:.4g}'))
+  return _frame(lines)
 
 
-def _small_batches(
-  claim: results_lib.Numbers,
-  name: str,
-  cells: list[paper_table.Cell],
-  sizes: list[str],
-) -> claims.Finding:
-  """Whether small batches do better than large ones."""
-  better, worse = (
-    cells[sizes.index(str(claim[key]))] for key in ('better', 'worse')
-  )
-  a, b = better.ours, worse.ours
-  if a is None or b is None:
-    return claims.Finding(claims.OPEN, f'{name}: not all was run.')
-  if not any(c.runs and c.runs.has_learned() for c in (better, worse)):
-    return claims.Finding(claims.OPEN, f'{name}: nothing was learned.')
-  text = f'{name}: {100 * a.mean:.1f} % with B = {claim["better"]}, '
-  text += f'{100 * b.mean:.1f} % with B = {claim["worse"]}'
-  verdict = claims.AGREES if a.mean > b.mean else claims.DIFFERS
-  return claims.Finding(verdict, f'{text}; the paper: better with the former.')
+def format_percent(value: results_lib.Value | None) -> str:
+  """Returns a share in %, or '-' if there is none."""
+  return '-' if value is None else value.format(100, 1)
+
+
+def subtract(a: results_lib.Value | None, b: results_lib.Value | None) -> float:
+  """Returns the difference of two means; NaN if one is missing."""
+  return a.mean - b.mean if a and b else math.nan
+
+
+def format_points(difference: float) -> str:
+  """Returns a difference in points as '+24.5'; '-' for NaN."""
+  if math.isnan(difference):
+    return '-'
+  return f'{round(100 * difference, 1) + 0.0:+.1f}'
+
+
+def _frame(lines: Iterable[Mapping[str, Any]]) -> 'pd.DataFrame':
+  """Returns lines as a table; absent cells are empty."""
+  import pandas as pd
+
+  return pd.DataFrame(list(lines), dtype=object).fillna('')

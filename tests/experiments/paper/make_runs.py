@@ -1,6 +1,7 @@
-"""Hand-made results of experiments, in place of runs."""
+"""Made-up results of experiments."""
 
-from safl_tf.experiments.paper import experiments, run_stats
+from safl_tf.experiments.paper import experiments
+from safl_tf.experiments.paper import results as results_lib
 
 CENTRALIZED = 0.99
 
@@ -28,25 +29,31 @@ def rows(accuracies, selected=10, uploaded=None, **columns):
 
 def part_of(experiment, scale='paper', **cell):
   """The one part of an experiment with this cell."""
-  (found,) = [
+  (part,) = [
     part
     for part in experiments.EXPERIMENTS[experiment].plan(scale).parts
     if all(part.cell.get(key) == value for key, value in cell.items())
   ]
-  return found
+  return part
 
 
 def runs(experiment, *histories, scale='paper', **cell):
   """Runs of a part."""
-  return run_stats.Runs(part_of(experiment, scale, **cell), histories)
+  return results_lib.Runs(part_of(experiment, scale, **cell), histories)
+
+
+def flat(experiment, accuracy, rounds=100, scale='paper', **cell):
+  """A run with the same accuracy in all rounds."""
+  history = rows([accuracy] * rounds)
+  return runs(experiment, history, scale=scale, **cell)
 
 
 def results(experiment, *several, scale='paper', seeds=(0,), missing=None):
   """Results of an experiment of which these runs are finished."""
   plan = experiments.EXPERIMENTS[experiment].plan(scale)
   order = [part.name for part in plan.parts]
-  found = sorted(several, key=lambda run: order.index(run.part.name))
-  return run_stats.Results(plan, seeds, found, missing or {})
+  several = sorted(several, key=lambda run: order.index(run.part.name))
+  return results_lib.Results(plan, seeds, several, missing or {})
 
 
 def ramp(rounds, start, end):
@@ -59,24 +66,14 @@ def complete(experiment, scale='paper', seeds=(0,)):
   """Results of which everything is finished; SAFL rises faster."""
   plan = experiments.EXPERIMENTS[experiment].plan(scale)
   ends = {'fedavg': 0.8, 'safl': 0.9, 'centralized': CENTRALIZED}
-  found = []
+  several = []
   for i, part in enumerate(plan.parts):
     end = ends.get(part.cell['algorithm'], 0.85) + i / 1000
     nu = part.cell.get('nu')
     sent = 10 if nu is None else round(100 * nu / (nu + 0.1)) / 10
-    several = [
+    histories = [
       rows(ramp(part.rounds, 0.1, end + seed / 100), uploaded=sent)
       for seed in seeds
     ]
-    found.append(run_stats.Runs(part, several))
-  return run_stats.Results(plan, tuple(seeds), found, {})
-
-
-def of(outcome, verdict):
-  return [f.text for f in outcome.findings if f.verdict == verdict]
-
-
-def flat(experiment, accuracy, rounds=100, scale='paper', **cell):
-  """A run whose accuracy is the same in all rounds."""
-  history = rows([accuracy] * rounds)
-  return runs(experiment, history, scale=scale, **cell)
+    several.append(results_lib.Runs(part, histories))
+  return results_lib.Results(plan, tuple(seeds), several, {})

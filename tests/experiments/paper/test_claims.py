@@ -1,20 +1,21 @@
-"""Every rule, both ways."""
-
-import math
+"""Verdicts from made-up histories, in both directions."""
 
 import pytest
 
-from safl_tf.experiments.paper import claims, run_stats
+from safl_tf.experiments.paper import claims, experiments
+from safl_tf.experiments.paper import results as results_lib
 from tests.experiments.paper import make_runs as made
 
-AGREES, DIFFERS, OPEN = claims.AGREES, claims.DIFFERS, claims.OPEN
+AGREES, DIFFERS = claims.AGREES, claims.DIFFERS
+UNTESTED, MISSING = claims.UNTESTED, claims.MISSING
 FLAT = [0.1] * 100
 
 
-def runs(accuracies, *more, algorithm='safl', n=80, scale='paper'):
-  histories = [made.rows(values) for values in (accuracies, *more)]
+def runs(accuracies, algorithm='safl', scale='paper', n=80):
   cell = {'algorithm': algorithm, 'n': n}
-  return made.runs('convergence_mnist', *histories, scale=scale, **cell)
+  return made.runs(
+    'convergence_mnist', made.rows(accuracies), scale=scale, **cell
+  )
 
 
 def reaching(level, at, rounds=100):
@@ -22,376 +23,350 @@ def reaching(level, at, rounds=100):
   return [0.1] * (at - 1) + [level] * (rounds - at + 1)
 
 
-def value(mean, sd=None):
-  return run_stats.Value(mean, sd, 1)
+def claims_of(found, *own, name=None):
+  """The claims as dicts; `own` replaces the statements of the paper."""
+  paper = results_lib.paper_numbers()[name or found.plan.experiment]
+  if own:
+    paper = {**paper, 'claims': own}
+  return claims.claims(found, paper).to_dict('records')
 
 
-def test_runs():
-  found = runs([0.1, None, 0.3, 0.4], [0.3, 0.9, 0.5, 0.6])
-  assert found.name == 'SAFL' and found.last == 4
-  assert found.at(1) == run_stats.value([0.1, 0.3])
-  assert found.at(2) == run_stats.value([0.1, 0.9])  # the last up to there
-  assert found.at(5) is None
-  assert found.final() == found.at(4)
-  assert found.total(3) == run_stats.value([30, 30]) and found.total(5) is None
-  assert list(found.by_round()) == [1, 3, 4]
-  assert (found.first(0.4), found.first(0.45), found.first(0.6)) == (3, 4, None)
-  assert found.best() == pytest.approx(0.5)
-  curve = found.curve()
-  assert (curve.name, list(curve.x)) == ('SAFL', [1, 3, 4])
-  assert curve.y == pytest.approx([20, 40, 50])
-  assert curve.spread == pytest.approx([100 * math.sqrt(0.02)] * 3)
-  assert runs([None, 0.2]).at(1) is None
-
-
-def test_values():
-  assert run_stats.value([0.5]) == (0.5, None, 1)
-  mean, sd, count = run_stats.value([1.0, 2.0, 3.0])
-  assert (mean, sd, count) == (2, 1, 3)
-  diverged = run_stats.value([0.5, math.nan])
-  assert math.isnan(diverged.mean) and diverged.sd is None
-  assert run_stats.percent(value(0.9417)) == '94.2'
-  assert run_stats.percent(value(0.9417, 0.003)) == '94.2 ± 0.3'
-  assert run_stats.cost(value(0.18649)) == '0.186'
-  assert run_stats.count(value(2023.4)) == '2,023'
-  assert run_stats.percent(None) == '-'
-
-
-def test_rounds_of_smaller_runs():
-  found = runs(made.ramp(20, 0.05, 1.0), scale='smoke')
-  part = found.part._replace(flags={**found.part.flags, 'rounds': 20})
-  found = found._replace(part=part)
-  assert found.at(100).mean == pytest.approx(1.0)
-  assert found.at(50).mean == pytest.approx(0.5)
-  assert found.at(105) is None
-
-
-def test_has_learned():
-  assert not runs([0.1, 0.19]).has_learned()
-  assert runs([0.2, 0.1]).has_learned()
-  cell = {'algorithm': 'safl', 'n': 80}
-  words = made.runs('convergence_speech', made.rows([0.07]), **cell)
-  assert words.has_learned()  # of 30
-
-
-def test_cells():
-  a, b = runs(FLAT, n=40), runs(FLAT, n=80)
-  central = made.runs(
-    'convergence_mnist', made.rows(FLAT), algorithm='centralized'
-  )
-  found = made.results('convergence_mnist', b, central, a)
-  assert found.get(algorithm='safl', n=80) is b
-  assert found.get(algorithm='safl', n=120) is None
-  assert found.get(algorithm='centralized', n=80) is central
-  assert found.where(n=40) == [a]
-  assert found.where(algorithm='safl') == [a, b]
-  assert found.seconds == 3 * 100 * 2
+def check(claim, *several, scale='paper'):
+  """The one row of a statement on n = 80."""
+  found = made.results('convergence_mnist', *several, scale=scale)
+  claim = {'algorithm': 'safl', 'n': 80, 'says': 'words', **claim}
+  (row,) = claims_of(found, claim)
+  assert (row['kind'], row['quote']) == ('statement', 'words')
+  return row
 
 
 @pytest.mark.parametrize(
-  'key, found, clients, told',
+  'accuracies, verdict, ours',
   [
-    ('n', 80, 80, 'n = 80'),
-    ('n', 80, 4, 'n = 4 for 80'),
-    ('fraction', 0.7, 100, 'R = 0.7'),
-    ('dataset', 'fashion_mnist', 80, 'on Fashion-MNIST'),
+    (reaching(0.96, 56), AGREES, '56'),
+    (reaching(0.95, 20), AGREES, '20'),
+    (reaching(0.96, 57), DIFFERS, '57'),
+    (FLAT, DIFFERS, 'none up to 100 (best 10.0 %)'),
+    ([0.1, 0.5] * 20, UNTESTED, 'none up to 40 (best 50.0 %)'),
+    (reaching(0.96, 40, 40), AGREES, '40'),
   ],
 )
-def test_where(key, found, clients, told):
-  part = runs(FLAT).part._replace(flags={'num_clients': clients})
-  assert run_stats.where(key, found, part) == told
-
-
-def compared(what, ours, paper, measure='accuracy', like_paper=True):
-  found = None if ours is None else value(ours)
-  return claims.Compared(what, measure, 50, found, paper, like_paper)
-
-
-def test_values_beside_the_papers():
-  found = claims.values(
-    [
-      compared('A', 0.96, 0.94),
-      compared('B', 0.9601, 0.94),
-      compared('C', 0.92, 0.94),
-      compared('D', 0.878, 0.3),
-      compared('E', None, 0.5),
-      compared('F', 0.5, 0.5, like_paper=False),
-    ],
-    'accuracies',
-  )
-  assert found == [
-    (
-      AGREES,
-      '2 of 4 accuracies as in the paper: A 96.0 (94); C 92.0 (94).',
-      2,
-    ),
-    (
-      DIFFERS,
-      '2 of 4 accuracies not as in the paper: B 96.0 (94); D 87.8 (30).',
-      2,
-    ),
-  ]
-  assert claims.values([compared('F', 0.5, 0.5, like_paper=False)], 'a') == []
+def test_reaches(accuracies, verdict, ours):
+  claim = {'reaches': 0.95, 'is': '≤', 'value': 56}
+  row = check(claim, runs(accuracies))
+  assert (row['verdict'], row['ours'], row['paper']) == (verdict, ours, '≤ 56')
+  assert row['claim'] == 'SAFL, n = 80: first round with 95 %'
 
 
 @pytest.mark.parametrize(
-  'measure, ours, paper, near, told',
+  'accuracies, verdict',
   [
-    ('cost', 0.236, 0.186, True, 'A 0.236 (0.186)'),
-    ('cost', 0.237, 0.186, False, 'A 0.237 (0.186)'),
-    ('cost', math.nan, 0.186, False, 'A nan (0.186)'),
-    ('uploads', 1922, 2023, True, 'A 1,922 (2,023)'),
-    ('uploads', 1921, 2023, False, 'A 1,921 (2,023)'),
-    ('top5', 0.97, 0.99, True, 'A 97.0 (99)'),
-    ('accuracy', 0.9359, 0.9153, False, 'A 93.6 (91.53)'),
+    (reaching(0.9, 71), AGREES),
+    (reaching(0.8, 70), DIFFERS),
+    (FLAT, AGREES),
+    (FLAT[:69], UNTESTED),
+    (reaching(0.8, 30, 36), DIFFERS),
   ],
 )
-def test_bounds(measure, ours, paper, near, told):
-  found = compared('A', ours, paper, measure)
-  assert (found.is_near, found.told) == (near, told)
+def test_reaches_later(accuracies, verdict):
+  row = check({'reaches': 0.8, 'is': '>', 'value': 70}, runs(accuracies))
+  assert row['verdict'] == verdict
+  assert row['reason'] == ('too few rounds' if verdict == UNTESTED else '')
 
 
-@pytest.mark.parametrize(
-  'ours, learned, verdict, text',
-  [
-    ((0.3, 0.9), True, AGREES, "X: A 30.0 < B 90.0, the paper's order."),
-    ((0.9, 0.3), True, DIFFERS, 'X: B 30.0 < A 90.0; in the paper A < B.'),
-    ((0.9, 0.9), True, DIFFERS, 'X: A 90.0 < B 90.0; in the paper A < B.'),
-    ((0.1, 0.12), False, OPEN, 'X: nothing was learned.'),
-    ((0.1, None), True, OPEN, 'X: there is no B.'),
-  ],
-)
-def test_order(ours, learned, verdict, text):
-  values = [None if mean is None else value(mean) for mean in ours]
-  found = claims.order(
-    'X', dict(zip('AB', values, strict=True)), {'A': 0.5, 'B': 0.6}, learned
-  )
-  assert found == (verdict, text, 0)
-
-
-def test_equal_numbers_of_the_paper_have_no_order():
-  ours = {'A': value(0.9), 'B': value(0.8)}
-  found = claims.order('X', ours, {'A': 0.99, 'B': 0.99}, True)
-  assert found.verdict == AGREES
-
-
-@pytest.mark.parametrize(
-  'accuracies, verdict, text',
-  [
-    (reaching(0.96, 56), AGREES, 'reaches 95 % in round 56'),
-    (reaching(0.95, 20), AGREES, 'reaches 95 % in round 20'),
-    (reaching(0.96, 57), DIFFERS, 'reaches 95 % in round 57'),
-    (
-      FLAT,
-      DIFFERS,
-      'does not reach 95 % within 100 rounds (best 10.0 %)',
-    ),
-    (
-      [0.1, 0.5] * 20,
-      OPEN,
-      'does not reach 95 % within 40 rounds (best 50.0 %)',
-    ),
-    (reaching(0.96, 40, 40), AGREES, 'reaches 95 % in round 40'),
-  ],
-)
-def test_reaches(accuracies, verdict, text):
-  found = claims.reaches('SAFL', runs(accuracies), 0.95, 56)
-  assert found == (verdict, f'SAFL {text}; the paper: by round 56.', 0)
-
-
-@pytest.mark.parametrize(
-  'accuracies, verdict, text',
-  [
-    (reaching(0.9, 71), AGREES, 'reaches 80 % in round 71'),
-    (reaching(0.8, 70), DIFFERS, 'reaches 80 % in round 70'),
-    (FLAT, AGREES, 'does not reach 80 % within 100 rounds (best 10.0 %)'),
-    (FLAT[:69], OPEN, 'does not reach 80 % within 69 rounds (best 10.0 %)'),
-    (reaching(0.8, 30, 36), DIFFERS, 'reaches 80 % in round 30'),
-  ],
-)
-def test_reaches_later(accuracies, verdict, text):
-  found = claims.reaches('FedAvg', runs(accuracies), 0.8, 70, later=True)
-  said = f'FedAvg {text}; the paper: after more than 70 rounds.'
-  assert found == (verdict, said, 0)
-
-
-@pytest.mark.parametrize('later', [False, True])
+@pytest.mark.parametrize('relation', ['≤', '>'])
 @pytest.mark.parametrize('accuracies', [[0.1, 0.1, 0.99], FLAT[:3]])
-def test_levels_of_smaller_runs_are_not_compared(accuracies, later):
-  small = runs(accuracies, scale='smoke')
-  found = claims.reaches('SAFL', small, 0.95, 56, later)
-  assert found.verdict == OPEN and found.text.endswith(' Sizes differ.')
+def test_levels_of_smaller_runs_are_not_compared(accuracies, relation):
+  claim = {'reaches': 0.95, 'is': relation, 'value': 56}
+  row = check(claim, runs(accuracies, scale='smoke'), scale='smoke')
+  assert row['verdict'] == UNTESTED
+  assert row['reason'] == 'smaller than in the paper'
 
 
-def ahead(safl, fedavg, t=50, lead=0.5, scale='paper'):
-  a = runs(safl, scale=scale)
-  b = runs(fedavg, algorithm='fedavg', scale=scale)
-  return claims.is_ahead('SAFL', a, b, t, lead)
+def lead(safl, fedavg, scale='paper', **rule):
+  rule = {'minus': {'algorithm': 'fedavg'}, **rule}
+  a, b = runs(safl, scale=scale), runs(fedavg, 'fedavg', scale)
+  return check(rule, a, b, scale=scale)
 
 
 @pytest.mark.parametrize(
-  'safl, verdict, text',
+  'safl, verdict, ours, largest, largest_round',
   [
-    (
-      reaching(0.7, 30),
-      AGREES,
-      'SAFL is 60.0 points ahead of FedAvg in round 50; the paper: ahead of '
-      'FedAvg by 50 points. Its largest lead is 60.0 points, in round 30.',
-    ),
-    (
-      reaching(0.6, 30),
-      AGREES,
-      'SAFL is 50.0 points ahead of FedAvg in round 50; the paper: ahead of '
-      'FedAvg by 50 points. Its largest lead is 50.0 points, in round 30.',
-    ),
-    (
-      reaching(0.59, 30),
-      DIFFERS,
-      'SAFL is 49.0 points ahead of FedAvg in round 50; the paper: ahead of '
-      'FedAvg by 50 points. Its largest lead is 49.0 points, in round 30.',
-    ),
-    (
-      [0.05] * 99 + [0.3],
-      DIFFERS,
-      'SAFL is 5.0 points behind FedAvg in round 50; the paper: ahead of '
-      'FedAvg by 50 points. Its largest lead is 20.0 points, in round 100.',
-    ),
-    (
-      [*FLAT[:40], 0.3],
-      OPEN,
-      'SAFL: no value for round 50; the paper: ahead of FedAvg by 50 points.',
-    ),
-    (
-      FLAT,
-      OPEN,
-      'SAFL: nothing was learned; the paper: ahead of FedAvg by 50 points.',
-    ),
+    (reaching(0.7, 30), AGREES, '+60.0', '+60.0', '30'),
+    (reaching(0.6, 30), AGREES, '+50.0', '+50.0', '30'),
+    (reaching(0.59, 30), DIFFERS, '+49.0', '+49.0', '30'),
+    ([0.05] * 99 + [0.3], DIFFERS, '-5.0', '+20.0', '100'),
+    ([*FLAT[:40], 0.3], UNTESTED, '-', '', ''),
+    (FLAT, UNTESTED, '+0.0', '+0.0', '1'),  # nothing learned
   ],
 )
-def test_is_ahead(safl, verdict, text):
-  assert ahead(safl, FLAT) == (verdict, text, 0)
+def test_lead_in_a_round(safl, verdict, ours, largest, largest_round):
+  row = lead(safl, FLAT, round=50, **{'is': '≥', 'value': 0.5})
+  assert (row['verdict'], row['ours']) == (verdict, ours)
+  assert (row['paper'], row['round']) == ('≥ 50', '50')
+  assert row['largest_lead'] == largest
+  assert row['largest_lead_round'] == largest_round
 
 
 @pytest.mark.parametrize(
   'safl, verdict', [(0.31, AGREES), (0.3, DIFFERS), (0.2, DIFFERS)]
 )
-def test_who_is_ahead_in_smaller_runs(safl, verdict):
-  """Only who is ahead, not how far; the last round stands for the 100th."""
-  found = ahead([0.1, 0.2, safl], [0.1, 0.2, 0.3], t=100, scale='smoke')
-  assert found.verdict == verdict
-  assert (
-    'in round 3; the paper: ahead of FedAvg by 50 points, at ' in found.text
-  )
-
-
-def test_is_ahead_of_nobody():
-  found = ahead([0.05] * 100, [0.3] * 100, lead=None)
-  assert found == (
-    DIFFERS,
-    'SAFL is 25.0 points behind FedAvg in round 50; the paper: ahead of '
-    'FedAvg.',
-    0,
-  )
+def test_smaller_runs_compare_the_sign_of_a_lead(safl, verdict):
+  rule = {'round': 100, 'is': '≥', 'value': 0.5}
+  row = lead([0.1, 0.2, safl], [0.1, 0.2, 0.3], 'smoke', **rule)
+  assert row['verdict'] == verdict
+  assert row['paper'] == '> 0 (≥ 50 at full size)'
+  assert row['round'] == '3 for 100'
+  assert row['claim'] == 'SAFL, n = 3 for 80 vs. FedAvg: lead (points)'
 
 
 @pytest.mark.parametrize(
-  'safl, verdict, text',
+  'safl, verdict, ours',
   [
-    (
-      [0.2, 0.6, 0.4],
-      AGREES,
-      'SAFL is 10.0 points ahead of FedAvg on average over the rounds up to 3; '
-      'the paper: ahead. Its largest lead is 30.0 points, in round 2.',
-    ),
-    (
-      [0.2, 0.3, 0.1],
-      DIFFERS,
-      'SAFL is 10.0 points behind FedAvg on average over the rounds up to 3; '
-      'the paper: ahead.',
-    ),
-    ([None, None], OPEN, 'SAFL: there is no round to compare.'),
+    ([0.2, 0.6, 0.4], AGREES, '+10.0'),
+    ([0.2, 0.3, 0.1], DIFFERS, '-10.0'),
+    ([None, None], UNTESTED, '-'),
   ],
 )
-def test_is_ahead_on_average(safl, verdict, text):
-  other = runs([0.2, 0.3, 0.4], algorithm='fedavg')
-  assert claims.is_ahead_on_average('SAFL', runs(safl), other) == (
-    verdict,
-    text,
-    0,
-  )
+def test_mean_lead(safl, verdict, ours):
+  row = lead(safl, [0.2, 0.3, 0.4], **{'is': '>', 'value': 0})
+  assert (row['verdict'], row['ours']) == (verdict, ours)
+  if verdict != UNTESTED:
+    assert row['round'] == 'mean of 1 to 3'
 
 
-def test_nobody_is_ahead_if_nothing_was_learned():
-  a, b = runs([0.15]), runs([0.1], algorithm='fedavg')
-  found = claims.is_ahead_on_average('SAFL', a, b)
-  assert found.verdict == OPEN
+def test_lead_without_learning():
+  row = lead([0.15], [0.1], **{'is': '>', 'value': 0})
+  assert (row['verdict'], row['reason']) == (UNTESTED, 'nothing learned')
 
 
 @pytest.mark.parametrize(
-  'safl, verdict, text',
-  [
-    (0.92, AGREES, 'is 2.0 points ahead of FedMA in round 50'),
-    (0.88, AGREES, 'is 2.0 points behind FedMA in round 50'),
-    (0.921, DIFFERS, 'is 2.1 points ahead of FedMA in round 50'),
-    (0.8, DIFFERS, 'is 10.0 points behind FedMA in round 50'),
-  ],
+  'safl, verdict',
+  [(0.92, AGREES), (0.88, AGREES), (0.921, DIFFERS), (0.8, DIFFERS)],
 )
-def test_is_near(safl, verdict, text):
-  other = made.runs('techniques', made.rows([0.9] * 50), algorithm='fedma')
-  mine = made.runs('techniques', made.rows([safl] * 50), algorithm='safl')
-  found = claims.is_near('SAFL', mine, other, 50)
-  assert found == (
-    verdict,
-    f'SAFL {text}; the paper: about as good as FedMA.',
-    0,
-  )
-  assert claims.is_near('SAFL', mine, other, 51).verdict == OPEN
-  poor = made.runs('techniques', made.rows([0.1] * 50), algorithm='fedma')
-  low = made.runs('techniques', made.rows([0.1] * 50), algorithm='safl')
-  assert claims.is_near('SAFL', low, poor, 50).text == (
-    'SAFL: nothing was learned; the paper: about as good as FedMA.'
-  )
+def test_about_as_good(safl, verdict):
+  rule = {'round': 50, 'is': '±', 'value': 0.02}
+  row = lead([safl] * 50, [0.9] * 50, **rule)
+  assert (row['verdict'], row['paper']) == (verdict, '± 2')
+  assert lead([safl] * 50, [0.9] * 49, **rule)['verdict'] == UNTESTED
 
 
-def test_is_near_centralised():
-  """It is taken after its last round, whichever that is."""
-  other = made.runs(
+def test_about_as_good_as_centralised():
+  central = made.runs(
     'convergence_mnist', made.rows([0.5, 0.99]), algorithm='centralized'
   )
-  found = claims.is_near('SAFL', runs([0.98] * 100), other, 100)
-  assert found.verdict == AGREES
-  assert '1.0 points behind Centralised in round 100' in found.text
+  rule = {'minus': {'algorithm': 'centralized'}, 'round': 100}
+  rule |= {'is': '±', 'value': 0.02}
+  row = check(rule, runs([0.98] * 100), central)
+  assert (row['verdict'], row['ours']) == (AGREES, '-1.0')
+  assert row['largest_lead'] == ''  # its rounds are other rounds
+
+
+@pytest.mark.parametrize('several', [[], ['safl'], ['fedavg']])
+def test_missing_runs(several):
+  rule = {'minus': {'algorithm': 'fedavg'}, 'is': '>', 'value': 0}
+  row = check(rule, *(runs([0.9] * 100, name) for name in several))
+  assert (row['verdict'], row['ours']) == (MISSING, '-')
+
+
+def number_row(accuracy, what, measure='accuracy (%)', **columns):
+  """The row of a number of Table IV, with SAFL's history."""
+  cell = {'algorithm': 'safl', 'epsilon': 0.3, 'temperature': 80}
+  history = made.rows([accuracy] * 50, **columns)
+  found = made.results(
+    'epsilon_temperature', made.runs('epsilon_temperature', history, **cell)
+  )
+  label = f'{what}: {measure}'
+  (row,) = [row for row in claims_of(found) if row['claim'] == label]
+  return row
 
 
 @pytest.mark.parametrize(
-  'claim, verdict, text',
+  'accuracy, verdict',
+  [(0.973, AGREES), (0.933, AGREES), (0.9731, DIFFERS), (0.932, DIFFERS)],
+)
+def test_accuracies(accuracy, verdict):
+  row = number_row(accuracy, 'SAFL, ε = 0.3, L = 80')
+  assert (row['verdict'], row['paper']) == (verdict, '95.3')
+  assert (row['ours'], row['kind']) == (f'{100 * accuracy:.1f}', 'number')
+
+
+@pytest.mark.parametrize(
+  'loss, verdict',
+  [(0.236, AGREES), (0.237, DIFFERS), (float('nan'), DIFFERS)],
+)
+def test_losses(loss, verdict):
+  row = number_row(0.9, 'SAFL, ε = 0.3, L = 80', 'loss', test_loss=loss)
+  assert (row['verdict'], row['paper']) == (verdict, '0.186')
+
+
+def test_numbers_without_runs():
+  assert number_row(0.9, 'FedAvg')['verdict'] == MISSING
+
+
+def test_numbers_of_smaller_runs():
+  rows = claims_of(made.complete('early_accuracy', 'cpu'))
+  numbers = [row for row in rows if row['kind'] == 'number']
+  for row in numbers:
+    assert (row['verdict'] == UNTESTED) == (', MNIST:' not in row['claim'])
+  (speech,) = [
+    row
+    for row in numbers
+    if row['claim'] == 'SAFL, Speech Commands: accuracy (%)'
+  ]
+  assert speech['round'] == '20 for 50'
+
+
+def upload_claims(share, safl_uploads=50, scale='paper', rounds=80):
+  histories = {
+    'fedavg': made.rows([0.93] * rounds, selected=50),
+    'safl': made.rows([0.96] * rounds, selected=50, uploaded=safl_uploads),
+  }
+  several = [
+    made.runs('uploads', history, scale=scale, algorithm=name)
+    for name, history in histories.items()
+  ]
+  history = made.rows([0.97] * rounds, selected=50, uploaded=50 * share)
+  cell = {'algorithm': 'extended_safl', 'nu': 0.3}
+  several.append(made.runs('uploads', history, scale=scale, **cell))
+  rows = claims_of(made.results('uploads', *several, scale=scale))
+  return {(row['claim'], row['round'], row['paper']): row for row in rows}
+
+
+@pytest.mark.parametrize(
+  'share, verdict, ours', [(0.68, AGREES, '32.0'), (0.9, DIFFERS, '10.0')]
+)
+def test_saved_uploads(share, verdict, ours):
+  rows = upload_claims(share)
+  row = rows['Extended SAFL: uploads saved (%)', '60', '> 30']
+  assert (row['verdict'], row['ours']) == (verdict, ours)
+  uploads = rows['Extended SAFL: uploads', '60', '2,023']
+  assert uploads['verdict'] == verdict
+  assert uploads['ours'] == f'{3000 * share:,.0f}'
+
+
+def test_saved_uploads_of_smaller_and_shorter_runs():
+  small = upload_claims(0.5, scale='smoke', rounds=3)
+  row = small['Extended SAFL: uploads saved (%)', '2 for 60', '> 30']
+  assert (row['verdict'], row['ours']) == (UNTESTED, '50.0')
+  row = upload_claims(0.5, rounds=5)[
+    'Extended SAFL: uploads saved (%)', '', '> 30'
+  ]
+  assert (row['verdict'], row['reason']) == (UNTESTED, 'too few rounds')
+
+
+@pytest.mark.parametrize(
+  'uploaded, verdict, ours', [(50, AGREES, '+0'), (49, DIFFERS, '-80')]
+)
+def test_same_uploads(uploaded, verdict, ours):
+  row = upload_claims(0.7, uploaded)['SAFL vs. FedAvg: uploads', '', '± 0']
+  assert (row['verdict'], row['ours']) == (verdict, ours)
+
+
+@pytest.mark.parametrize(
+  'fedavg, extended, verdicts',
   [
-    ({'accuracy': 0.95, 'round': 56}, AGREES, 'SAFL, n = 80 reaches 95 %'),
-    ({'below': 0.95, 'round': 56}, DIFFERS, 'SAFL, n = 80 reaches 95 %'),
-    ({'over': 'fedavg', 'round': 50}, AGREES, 'SAFL, n = 80 is 88.0 points'),
-    (
-      {'over': 'fedavg', 'round': 50, 'lead': 0.9},
-      DIFFERS,
-      'SAFL, n = 80 is 88.0 points',
-    ),
-    ({'over': 'fedavg'}, AGREES, 'SAFL, n = 80 is 88.0 points ahead of FedAvg'),
-    ({'near': 'fedavg', 'round': 50}, DIFFERS, 'SAFL, n = 80 is 88.0 points'),
-    ({'over': 'ida', 'round': 50}, OPEN, 'SAFL, n = 80: IDA was not run.'),
-    ({'over': 'fedavg', 'n': 40}, OPEN, 'SAFL, n = 40: was not run.'),
+    (0.3, 0.01, [AGREES, AGREES]),
+    (0.021, 0.02, [AGREES, AGREES]),
+    (0.02, 0.021, [DIFFERS, DIFFERS]),
+    (-0.05, -0.05, [DIFFERS, AGREES]),
   ],
 )
-def test_check(claim, verdict, text):
-  found = made.results(
-    'convergence_mnist',
-    runs([0.98] * 100),
-    runs(FLAT, algorithm='fedavg'),
-  )
-  claim = {'n': 80, 'algorithm': 'safl', 'says': '', **claim}
-  checked = claims.check(claim, found)
-  assert checked.verdict == verdict
-  assert checked.text.startswith(text)
+def test_biased_clients(fedavg, extended, verdicts):
+  several = []
+  for algorithm, loss in (('fedavg', fedavg), ('extended_safl', extended)):
+    several += [
+      made.flat('biased', 0.9, algorithm=algorithm, group='without'),
+      made.flat('biased', 0.9 - loss, algorithm=algorithm, group='with'),
+    ]
+  rows = claims_of(made.results('biased', *several))
+  assert [row['verdict'] for row in rows] == verdicts
+  assert [row['paper'] for row in rows] == ['> 2', '≤ 2']
+  assert {row['round'] for row in rows} == {'last'}
+  assert rows[0]['ours'] == f'{100 * fedavg:+.1f}'
 
 
-@pytest.mark.parametrize('claim', [{'saving': 0.3}, {'best': {}}])
-def test_claims_of_other_kinds(claim):
-  assert claims.check(claim, made.results('uploads')) is None
+def best_of(values):
+  several = [
+    made.flat(
+      'epsilon_temperature',
+      accuracy,
+      50,
+      algorithm='safl',
+      epsilon=e,
+      temperature=L,
+    )
+    for (e, L), accuracy in values.items()
+  ]
+  rows = claims_of(made.results('epsilon_temperature', *several))
+  return [row for row in rows if row['claim'].startswith('SAFL: best ')]
+
+
+@pytest.mark.parametrize(
+  'change, verdict, ours',
+  [
+    ({}, AGREES, 'ε = 0.3, L = 80'),
+    ({(0.5, 10): 0.95}, DIFFERS, 'ε = 0.5, L = 10'),
+    ({(0.3, 80): 0.1}, DIFFERS, 'ε = 0.3, L = 10'),
+  ],
+)
+def test_best_settings(change, verdict, ours):
+  values = {(e, L): 0.9 for e in (0.3, 0.5, 0.7) for L in (10, 80)}
+  loss, accuracy = best_of(values | {(0.3, 80): 0.94} | change)
+  assert (loss['verdict'], accuracy['verdict']) == (verdict, verdict)
+  assert loss['ours'] == accuracy['ours'] == ours
+  assert loss['paper'] == accuracy['paper'] == 'ε = 0.3, L = 80'
+
+
+def test_no_best_settings():
+  values = {(e, L): 0.1 for e in (0.3, 0.5, 0.7) for L in (10, 80)}
+  assert {row['verdict'] for row in best_of(values)} == {UNTESTED}
+  del values[0.5, 10]
+  assert {row['verdict'] for row in best_of(values)} == {MISSING}
+
+
+def test_batch_sizes():
+  """SAFL gets worse with large batches, FedAvg better."""
+  several = []
+  for i, B in enumerate((50, 100, 150, 200)):
+    for algorithm, accuracy in (
+      ('fedavg', 0.95 + i / 100),
+      ('safl', 0.97 - i / 100),
+    ):
+      cell = {'algorithm': algorithm, 'size': 'half', 'batch_size': B}
+      several.append(made.flat('batch_size', accuracy, **cell))
+  rows = claims_of(made.results('batch_size', *several))
+  verdicts = {
+    row['claim'].split(':')[0]: row['verdict']
+    for row in rows
+    if row['kind'] == 'statement'
+  }
+  half = 'half of the data'
+  assert verdicts[f'SAFL, {half}, B = 50 vs. FedAvg'] == AGREES
+  assert verdicts[f'SAFL, {half}, B = 200 vs. FedAvg'] == DIFFERS
+  assert verdicts[f'SAFL, {half}, B = 50 vs. B = 200'] == AGREES
+  assert verdicts[f'FedAvg, {half}, B = 50 vs. B = 200'] == DIFFERS
+  assert verdicts['SAFL, all of the data, B = 50 vs. FedAvg'] == MISSING
+
+
+def test_techniques():
+  ends = {'ida_safl': 0.81, 'ida': 0.5, 'safl': 0.9, 'fedavg': 0.45}
+  ends |= {'fedsgd': 0.1, 'fedma': 0.91, 'astw': 0.7, 'astw_safl': 0.6}
+  several = [
+    made.flat('techniques', end, algorithm=name) for name, end in ends.items()
+  ]
+  rows = claims_of(made.results('techniques', *several))
+  assert [row['verdict'] for row in rows] == [
+    *(AGREES, AGREES, DIFFERS, AGREES, AGREES, DIFFERS),
+  ]
+
+
+@pytest.mark.parametrize('scale', ['paper', 'cpu', 'smoke'])
+@pytest.mark.parametrize('name', experiments.EXPERIMENTS)
+def test_nothing_and_everything_finished(name, scale):
+  rows = claims_of(made.results(name, scale=scale))
+  assert all(row['verdict'] == MISSING for row in rows)
+  rows = claims_of(made.complete(name, scale, seeds=(0, 1)))
+  verdicts = {row['verdict'] for row in rows}
+  assert MISSING not in verdicts
+  assert AGREES in verdicts or name == 'sensitivity'

@@ -2,11 +2,11 @@ import re
 
 import pytest
 
-from safl_tf.experiments.paper import experiments, registry, runs
+from safl_tf.experiments.paper import experiments, plans, results
 from safl_tf.util import choices
 
 ALL = [
-  (name, scale) for name in experiments.EXPERIMENTS for scale in runs.SCALES
+  (name, scale) for name in experiments.EXPERIMENTS for scale in plans.SCALES
 ]
 
 
@@ -14,7 +14,7 @@ def plan_of(name, scale):
   return experiments.EXPERIMENTS[name].plan(scale)
 
 
-def test_all_of_the_paper():
+def test_names():
   assert list(experiments.EXPERIMENTS) == [
     'convergence_mnist',
     'convergence_speech',
@@ -27,11 +27,11 @@ def test_all_of_the_paper():
     'techniques',
     'sensitivity',
   ]
-  assert registry.paper_numbers().keys() == experiments.EXPERIMENTS.keys()
+  assert results.paper_numbers().keys() == experiments.EXPERIMENTS.keys()
 
 
 @pytest.mark.parametrize('name, scale', ALL)
-def test_parts(name, scale):
+def test_parts_of_a_plan(name, scale):
   plan = plan_of(name, scale)
   assert (plan.experiment, plan.scale) == (name, scale)
   folders = [part.name for part in plan.parts]
@@ -42,18 +42,17 @@ def test_parts(name, scale):
     assert re.fullmatch(r'[\w.]+', part.name)
     assert part.flags['algorithm'] == part.cell['algorithm']
     assert part.flags['algorithm'] in choices.ALGORITHMS
-    assert part.like_paper is (part.paper_rounds is None)
     if scale == 'smoke':
       assert part.flags['dataset'] == 'mnist_sample'
-      assert not part.like_paper
+      assert not part.full_size
 
 
 @pytest.mark.parametrize('name', experiments.EXPERIMENTS)
 def test_same_cells_at_all_scales(name):
-  """But for what is searched or varied, a smaller scale has all cells."""
+  """A smaller scale has all cells, except for searched or varied settings."""
   cells = {
     scale: [part.cell for part in plan_of(name, scale).parts]
-    for scale in runs.SCALES
+    for scale in plans.SCALES
   }
   free = ('uploads', 'sensitivity')
   if name not in free:
@@ -66,21 +65,20 @@ def test_same_cells_at_all_scales(name):
 
 @pytest.mark.parametrize('name', experiments.EXPERIMENTS)
 def test_reductions(name):
-  """The paper's scale has none, and all others say what they are."""
+  """Only the scale paper has none."""
   paper = plan_of(name, 'paper')
   assert paper.reductions == ()
-  assert all(part.like_paper for part in paper.parts)
+  assert all(part.full_size for part in paper.parts)
   assert plan_of(name, 'cpu').reductions
-  (told,) = plan_of(name, 'smoke').reductions
-  assert 'the bundled sample, which stands for every data set' in told
+  assert len(plan_of(name, 'smoke').reductions) == 1
 
 
 @pytest.mark.parametrize('name', experiments.EXPERIMENTS)
-def test_like_paper(name):
-  """Parts that can be compared differ from the paper's in rounds only."""
+def test_full_size_parts(name):
+  """Parts of the paper's size differ from it in the rounds only."""
   full = {tuple(p.cell.items()): p.flags for p in plan_of(name, 'paper').parts}
   for part in plan_of(name, 'cpu').parts:
-    if part.like_paper:
+    if part.full_size:
       theirs = full[tuple(part.cell.items())]
       assert theirs | {'rounds': part.rounds} == part.flags
       assert part.rounds <= theirs['rounds']
@@ -171,7 +169,7 @@ def test_settings_of_the_paper(name, cell, wanted):
 
 
 def test_seeds():
-  """The paper's 100 trials, and one seed where time is short."""
+  """The paper's 100 trials, and one seed at the smaller scales."""
   assert plan_of('uploads', 'paper').seeds == tuple(range(100))
   assert plan_of('fraction', 'paper').seeds == (0, 1, 2)
   assert plan_of('uploads', 'cpu').seeds == plan_of('biased', 'smoke').seeds
@@ -192,7 +190,7 @@ def part_with(**flags):
     'local_epochs': 3,
     'rounds': 10,
   }
-  return runs.Part('a', {}, {**base, **flags})
+  return plans.Part('a', {}, {**base, **flags})
 
 
 @pytest.mark.parametrize(
@@ -227,11 +225,11 @@ def part_with(**flags):
 )
 def test_seconds(flags, training, testing):
   wanted = (training + testing) / 1e6 + 6
-  assert runs.seconds(part_with(**flags)) == pytest.approx(wanted)
+  assert part_with(**flags).seconds() == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize(
-  'seconds, told',
+  'seconds, text',
   [
     (42.4, '42 s'),
     (99, '99 s'),
@@ -243,21 +241,21 @@ def test_seconds(flags, training, testing):
     (2_000_000, '23 days'),
   ],
 )
-def test_times_as_one_says_them(seconds, told):
-  assert runs.told(seconds) == told
+def test_format_duration(seconds, text):
+  assert plans.format_duration(seconds) == text
 
 
-def test_rounds_that_stand_for_others():
+def test_round_for():
   part = part_with(rounds=20)
   assert [part.round_for(t) for t in (1, 56)] == [1, 56]
-  smaller = part._replace(like_paper=False, paper_rounds=100)
-  found = [smaller.round_for(t) for t in (1, 20, 56, 100)]
-  assert found == [1, 4, 11, 20]
+  smaller = part._replace(paper_rounds=100)
+  rounds = [smaller.round_for(t) for t in (1, 20, 56, 100)]
+  assert rounds == [1, 4, 11, 20]
 
 
 def test_table():
   head, *lines = experiments.table()
-  assert head == ['experiment', 'in the paper', 'what it shows', *runs.SCALES]
+  assert head == ['experiment', 'in the paper', 'title', *plans.SCALES]
   assert [line[0] for line in lines] == list(experiments.EXPERIMENTS)
   (uploads,) = [line for line in lines if line[0] == 'uploads']
   assert uploads[1] == 'Table VI'

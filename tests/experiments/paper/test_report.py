@@ -1,9 +1,11 @@
 import csv
+import html.parser
 import re
 
 import pytest
 
-from safl_tf.experiments.paper import registry, report
+from safl_tf.experiments.paper import experiments, figures, report
+from safl_tf.experiments.paper import results as results_lib
 from safl_tf.reporting import plots
 from tests import browser
 from tests.experiments.paper import make_runs as made
@@ -14,137 +16,172 @@ def no_pictures(monkeypatch):
   monkeypatch.setattr(plots, 'chart', lambda chart, path: path.touch())
 
 
-def table(path):
+def read(path):
   with open(path, newline='') as file:
     return list(csv.DictReader(file))
 
 
+def written(folder, found):
+  """The report of some results as Markdown."""
+  report.write(folder, found)
+  return (folder / 'report.md').read_text()
+
+
 def lead_of_safl(lead):
-  """Results of sensitivity in which SAFL is ahead by so much everywhere."""
-  plan = made.complete('sensitivity').plan
+  """Results of sensitivity with the same lead of SAFL everywhere."""
   ends = {'fedavg': 0.5, 'safl': 0.5 + lead}
   several = [
-    made.runs('sensitivity', made.rows([end] * 50), **part.cell)
-    for part in plan.parts
-    for end in [ends[part.cell['algorithm']]]
+    made.flat('sensitivity', ends[part.cell['algorithm']], 50, **part.cell)
+    for part in made.complete('sensitivity').plan.parts
   ]
   return made.results('sensitivity', *several)
 
 
+class Tags(html.parser.HTMLParser):
+  """Checks that all tags of a page are closed, in order."""
+
+  def __init__(self):
+    super().__init__()
+    self.open, self.all = [], []
+
+  def handle_starttag(self, tag, attrs):
+    self.all.append(tag)
+    if tag not in ('meta', 'br'):
+      self.open.append(tag)
+
+  def handle_endtag(self, tag):
+    assert self.open.pop() == tag
+
+
 def test_files(tmp_path):
-  told = report.write(tmp_path, made.complete('uploads', 'cpu', seeds=(0, 1)))
+  text = report.write(tmp_path, made.complete('uploads', 'cpu', seeds=(0, 1)))
   names = {str(p.relative_to(tmp_path)) for p in tmp_path.rglob('*.*')}
   assert names == {
-    'report.md',
-    'report.html',
-    'values.csv',
+    *('report.md', 'report.html', 'values.csv', 'claims.csv'),
     *('figures/uploads.png', 'figures/uploads.csv'),
     *('figures/search.png', 'figures/search.csv'),
   }
   for path in tmp_path.rglob('*.png'):
     assert path.read_bytes().startswith(b'\x89PNG')
-  text = (tmp_path / 'report.md').read_text()
-  for piece in told.split('\n\n'):
-    assert piece.strip() in text
+  markdown = (tmp_path / 'report.md').read_text()
+  for table in text.split('\n\n'):
+    assert table.strip() in markdown
   for name in ('uploads', 'search'):
-    assert f'](figures/{name}.png)\n' in text
+    assert f'](figures/{name}.png)\n' in markdown
 
 
-def test_what_is_behind_the_figures(tmp_path, no_pictures):
-  results = made.complete('uploads', 'cpu', seeds=(0, 1))
-  report.write(tmp_path, results)
-  chart = registry.find(results).charts['search']
-  rows = table(tmp_path / 'figures' / 'search.csv')
+def test_csv_of_figures(tmp_path, no_pictures):
+  found = made.complete('uploads', 'cpu', seeds=(0, 1))
+  report.write(tmp_path, found)
+  paper = results_lib.paper_numbers()['uploads']
+  chart = figures.figures(found, paper)['search']
+  rows = read(tmp_path / 'figures' / 'search.csv')
   assert list(rows[0]) == ['curve', chart.x_label, chart.y_label, 'spread']
   ours = [row for row in rows if row['curve'] == 'Extended SAFL']
   assert [float(row['ν']) for row in ours] == list(chart.curves[0].x)
   assert [float(row[chart.y_label]) for row in ours] == list(chart.curves[0].y)
-  values = table(tmp_path / 'values.csv')
-  assert len(values) == 18
-  assert values[1]['what'] == 'FedAvg, round 60'
-  assert (values[1]['measure'], values[1]['paper']) == ('accuracy', '0.5222')
-  runs = results.get(algorithm='fedavg')
-  assert float(values[1]['mean']) == runs.at(60).mean
-  assert float(values[1]['sd']) == runs.at(60).sd
-  assert (values[1]['runs'], values[1]['of_the_papers_size']) == ('2', 'True')
 
 
-def test_words(tmp_path, no_pictures):
-  report.write(tmp_path, made.complete('convergence_mnist', 'cpu'))
-  text = (tmp_path / 'report.md').read_text()
-  assert text.startswith(
-    '# Test accuracy by round on MNIST\n\nFigure 5a of "Gradual Federated '
-    'Learning with Simulated Annealing". LeNet-5 on n = 40, 80 and 120 clients'
-  )
+def test_csv_of_values_and_claims(tmp_path, no_pictures):
+  found = made.complete('uploads', 'cpu', seeds=(0, 1))
+  report.write(tmp_path, found)
+  values = read(tmp_path / 'values.csv')
+  assert list(values[0]) == [
+    *('what', 'measure', 'paper_round', 'paper', 'mean', 'sd', 'runs'),
+    'of_the_papers_size',
+  ]
+  (row,) = [
+    row
+    for row in values
+    if (row['what'], row['measure'], row['paper_round'])
+    == ('FedAvg', 'accuracy', '60')
+  ]
+  value = found.get(algorithm='fedavg').at(60)
+  assert (float(row['mean']), float(row['sd'])) == (value.mean, value.sd)
+  assert (row['paper'], row['runs']) == ('0.5222', '2')
+  assert row['of_the_papers_size'] == 'True'
+  claims = read(tmp_path / 'claims.csv')
+  assert len(claims) == 18 + 9
+  assert claims[-1]['quote'].startswith('the accuracy of the extended SAFL')
+
+
+def test_introduction(tmp_path, no_pictures):
+  text = written(tmp_path, made.complete('convergence_mnist', 'cpu'))
+  assert text.startswith('# Test accuracy by round on MNIST\n\n- Paper: ')
   # 7 parts; a round takes two seconds.
-  rounds = 5 + 2 * (30 + 56 + 36)
-  assert (
-    f'Scale cpu. Seed 0. 7 of 7 runs are finished, {2 * rounds / 60:.0f} '
-    in text
-  )
-  assert (
-    '## What is smaller than in the paper\n\n'
-    '- 30, 56 and 36 rounds for n = 40, 80 and 120, in place of 100.\n'
-  ) in text
-  assert 'cannot be compared with it' not in text  # only rounds are fewer
-  assert 'There is one seed: small differences may be chance.' in text
-  assert '### In the paper\'s words\n\n- "the proposed SAFL outperforms' in text
+  minutes = 2 * (5 + 2 * (30 + 56 + 36)) / 60
+  for line in (
+    '- Scale: cpu',
+    '- Seeds: 0',
+    '- Finished runs: 7 of 7',
+    f'- Time in rounds: {minutes:.0f} min',
+    '- 30, 56 and 36 rounds for n = 40, 80 and 120 instead of 100.',
+  ):
+    assert f'\n{line}\n' in text
+  assert '- "the proposed SAFL outperforms the standard FL technique' in text
+
+
+def test_flags(tmp_path, no_pictures):
+  text = written(tmp_path, made.complete('convergence_mnist', 'cpu'))
   assert 'All runs: `--dataset=mnist` `--model=lenet5` ' in text
   line = re.search(r'^\| safl_n120 .*$', text, re.MULTILINE).group()
   assert [cell.strip() for cell in line.split('|')[1:-1]] == [
     *('safl_n120', '120', '', '36', 'safl'),
   ]
-  counts = re.search(
-    r'Of (\d+) statements, (\d+) agree with the paper, (\d+) do not, and (\d+)',
-    text,
-  )
-  total, *several = map(int, counts.groups())
-  assert sum(several) == total == 9
 
 
-def test_words_of_smaller_runs(tmp_path, no_pictures):
+def test_number_of_verdicts(tmp_path, no_pictures):
+  text = written(tmp_path, made.complete('convergence_mnist', 'cpu'))
+  line = re.search(r'^\| statement +\|.*$', text, re.MULTILINE).group()
+  counts = [int(cell) for cell in line.split('|')[2:-1]]
+  verdicts = [row['verdict'] for row in read(tmp_path / 'claims.csv')]
+  assert sum(counts) == len(verdicts) == 9
+  assert counts[0] == verdicts.count('agrees')
+  assert counts[2] == verdicts.count('not tested at this scale') > 0
+
+
+def test_missing_data_set(tmp_path, no_pictures):
   missing = {'cifar10': 'dataset=cifar10: is <not> there'}
-  results = made.complete('early_accuracy', 'smoke', seeds=(3, 5))
-  kept = [r for r in results.runs if r.part.cell['dataset'] != 'cifar10']
-  report.write(tmp_path, results._replace(runs=kept, missing=missing))
-  text = (tmp_path / 'report.md').read_text()
-  assert 'Seeds 3, 5. 18 of 24 runs are finished' in text
-  assert 'CIFAR-10 is left out: dataset=cifar10: is <not> there.\n' in text
+  found = made.complete('early_accuracy', 'smoke', seeds=(3, 5))
+  kept = [r for r in found.runs if r.part.cell['dataset'] != 'cifar10']
+  text = written(tmp_path, found._replace(runs=kept, missing=missing))
+  assert '\n- Seeds: 3, 5\n- Finished runs: 18 of 24\n' in text
+  assert '\n- CIFAR-10 is left out: dataset=cifar10: is <not> there\n' in text
   assert '\n| CIFAR-10' not in text
-  assert 'the bundled sample, which stands for every data set' in text
-  assert 'cannot be compared with it; of these, only who is ahead of ' in text
-  assert 'There is one seed' not in text
-  assert 'No number can be compared with the paper. Of ' in text
+  assert '| SAFL, CIFAR-10 vs. FedAvg' in text  # runs missing
   page = (tmp_path / 'report.html').read_text()
-  assert 'is &lt;not&gt; there.' in page
-  assert '<ul class="bullets">\n<li>This only shows that everything' in page
+  assert 'is &lt;not&gt; there' in page
 
 
-def test_many_seeds(tmp_path, no_pictures):
-  results = made.complete('fraction', 'smoke')._replace(seeds=tuple(range(100)))
-  report.write(tmp_path, results)
-  text = (tmp_path / 'report.md').read_text()
-  assert 'Seeds 0 to 99. 6 of 600 runs are finished' in text
+def test_shared_runs_and_many_seeds(tmp_path, no_pictures):
+  found = made.complete('fraction', 'smoke')
+  found = found._replace(seeds=tuple(range(100)), shared=['a/b', 'c/d'])
+  text = written(tmp_path, found)
+  assert '\n- Seeds: 0 to 99\n- Finished runs: 6 of 600\n' in text
+  assert '\n- Runs shared with other experiments: a/b, c/d\n' in text
 
 
-def test_numbers_are_counted(tmp_path, no_pictures):
-  told = report.write(tmp_path, made.complete('batch_size'))
-  near = [c for c in registry.find(made.complete('batch_size')).compared]
-  count = sum(c.is_near for c in near)
-  assert (
-    f'\n{count} of 16 numbers are as in the paper. Of 12 statements' in told
-  )
+def test_experiment_that_is_not_in_the_paper(tmp_path, no_pictures):
+  text = written(tmp_path, lead_of_safl(0.2))
+  assert '## Claims' not in text
+  assert not list(tmp_path.glob('*.csv'))
 
 
-def test_not_in_the_paper(tmp_path, no_pictures):
-  told = report.write(tmp_path, lead_of_safl(0.2))
-  assert told.endswith('\nThe paper says nothing of this.')
-  assert not (tmp_path / 'values.csv').exists()
+@pytest.mark.parametrize('scale', ['paper', 'smoke'])
+@pytest.mark.parametrize('name', experiments.EXPERIMENTS)
+def test_first_run_and_all_runs(name, scale, tmp_path, no_pictures):
+  """Reports are written after each run, so the first one is enough."""
+  found = made.complete(name, scale)
+  for several in (found.runs[:1], found.runs):
+    report.write(tmp_path, found._replace(runs=several))
+    tags = Tags()
+    tags.feed((tmp_path / 'report.html').read_text())
+    assert tags.open == [] and {'table', 'svg', 'ul'} <= set(tags.all)
 
 
 @pytest.mark.parametrize('lead, lowest', [(-0.3, True), (0.3, False)])
 def test_negative_leads_are_drawn(tmp_path, lead, lowest):
-  """The only chart in which values may be negative."""
+  """Only leads have an axis with negative values."""
   report.write(tmp_path, lead_of_safl(lead))
   page = (tmp_path / 'report.html').read_text()
   figure = page.split('<figcaption>Lead against n, rate 0.1</figcaption>')[1]
@@ -152,37 +189,6 @@ def test_negative_leads_are_drawn(tmp_path, lead, lowest):
     '<text class="left"[^>]*>([^<]+)', figure.split('</svg>')[0]
   )
   assert any(tick.startswith('-') for tick in ticks) is lowest
-  chart = registry.find(lead_of_safl(lead)).charts['lead_by_n']
-  low, high = plots.chart(chart, tmp_path / 'a.png').axes[0].get_ylim()
-  assert (low < 100 * lead) and (high > 64)
-
-
-@pytest.mark.parametrize(
-  'names, columns',
-  [
-    (['a', 'b'], 2),
-    (['a'] * 9, 4),
-    (['twelve chars'] * 5, 4),
-    (['Extended SAFL'] * 4, 3),
-    (['Extended SAFL, paper'] * 6, 2),
-    (['x' * 40, 'y'], 1),
-  ],
-)
-def test_legends_fit(tmp_path, names, columns):
-  curves = [plots.Curve(name, [1, 2], [3, 4]) for name in names]
-  figure = plots.chart(plots.Chart('t', 'x', 'y', curves), tmp_path / 'a.png')
-  (legend,) = figure.legends
-  assert legend._ncols == columns
-  if columns > 1:
-    box = legend.get_window_extent()
-    assert box.x0 >= 0 and box.x1 <= figure.bbox.x1
-
-
-@pytest.mark.parametrize('points, marker', [(4, 'o'), (13, '')])
-def test_few_points_have_dots(tmp_path, points, marker):
-  curve = plots.Curve('c', range(points), range(points))
-  figure = plots.chart(plots.Chart('t', 'x', 'y', [curve]), tmp_path / 'a.png')
-  assert figure.axes[0].lines[0].get_marker() == marker
 
 
 @browser.needed

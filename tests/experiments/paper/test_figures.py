@@ -1,0 +1,141 @@
+import pytest
+
+from safl_tf.experiments.paper import experiments, figures, results
+from tests.experiments.paper import make_runs as made
+
+
+def figures_of(found):
+  paper = results.paper_numbers()[found.plan.experiment]
+  return figures.figures(found, paper)
+
+
+def curves(chart):
+  return {curve.name: curve for curve in chart.curves}
+
+
+def test_convergence():
+  name = 'convergence_mnist'
+  charts = figures_of(
+    made.results(
+      name,
+      made.runs(
+        name, made.rows([0.1] * 33 + [0.85] * 67), algorithm='safl', n=80
+      ),
+      made.flat(name, 0.97, 20, algorithm='centralized'),
+    )
+  )
+  assert list(charts) == [f'accuracy_n{n}' for n in (40, 80, 120)]
+  chart = charts['accuracy_n80']
+  assert chart.title == 'n = 80'
+  fedavg, safl, level = chart.curves
+  assert (fedavg.name, fedavg.x) == ('FedAvg', [])
+  assert safl.name == 'SAFL' and safl.y[33] == pytest.approx(85)
+  assert level == ('Centralised (level)', [1, 100], [97.0] * 2, ())
+  smaller = figures_of(made.complete('convergence_speech', 'cpu'))
+  assert smaller['accuracy_n120'].title == 'n = 6 for 120'
+
+
+def test_spread_over_seeds():
+  found = made.complete('fraction', seeds=(0, 1))
+  charts = figures_of(found)
+  assert list(charts) == [f'accuracy_R{R}' for R in (0.3, 0.5, 0.7)]
+  (fedavg, _) = charts['accuracy_R0.3'].curves
+  value = found.get(algorithm='fedavg', fraction=0.3).at(100)
+  assert fedavg.y[-1] == pytest.approx(100 * value.mean)
+  assert fedavg.spread[-1] == pytest.approx(100 * value.sd)
+  (single, _) = figures_of(made.complete('fraction'))['accuracy_R0.3'].curves
+  assert list(single.spread) == []
+
+
+def test_missing_data_sets_have_no_figure():
+  found = made.complete('early_accuracy')._replace(missing={'cifar10': 'why'})
+  assert list(figures_of(found)) == [
+    *('accuracy_mnist', 'accuracy_fashion_mnist', 'accuracy_speech_commands'),
+  ]
+
+
+def test_loss_against_epsilon():
+  name = 'epsilon_temperature'
+  several = [
+    made.flat(name, a, 50, algorithm='safl', epsilon=epsilon, temperature=80)
+    for epsilon, a in ((0.3, 0.94), (0.7, 0.9))
+  ]
+  drawn = curves(figures_of(made.results(name, *several))['cost'])
+  ours, paper = drawn['SAFL, L = 80'], drawn['SAFL, L = 80, paper']
+  assert (ours.x, ours.y) == ([0.3, 0.7], pytest.approx([0.06, 0.1]))
+  assert (paper.x, paper.y) == ([0.3, 0.5, 0.7], [0.186, 0.204, 0.217])
+  assert drawn['SAFL, L = 10'].x == []
+
+
+@pytest.mark.parametrize(
+  'scale, label', [('paper', 'round 100'), ('cpu', 'round 50 for 100')]
+)
+def test_batch_sizes(scale, label):
+  chart = figures_of(made.complete('batch_size', scale))['accuracy_half']
+  assert chart.title == f'half of the data, {label}'
+  assert list(curves(chart)) == [
+    *('FedAvg', 'SAFL', 'FedAvg, paper', 'SAFL, paper'),
+  ]
+  paper = curves(chart)['SAFL, paper']
+  assert paper.x == [50, 100, 150, 200]
+  assert paper.y == pytest.approx([97.99, 97.55, 97.25, 94.01])
+
+
+def test_uploads():
+  several = [
+    made.runs(
+      'uploads',
+      made.rows([0.97] * 80, selected=50, uploaded=50 * share),
+      algorithm='extended_safl',
+      nu=nu,
+    )
+    for nu, share in ((0.15, 0.6), (0.3, 0.68), (0.5, 0.75))
+  ]
+  charts = figures_of(made.results('uploads', *several))
+  ours, paper = charts['search'].curves
+  assert (ours.x, ours.y) == ([0.15, 0.3, 0.5], pytest.approx([60, 68, 75]))
+  assert paper.y == pytest.approx([100 * 2883 / 4050] * 3)
+  assert charts['search'].title == 'Share of uploads in round 80 against ν'
+  drawn = curves(charts['uploads'])
+  assert drawn['Extended SAFL'].x[-1] == pytest.approx(80 * 50 * 0.68)
+  assert drawn['Extended SAFL, paper'].x == [2023, 2448, 2883]
+  small = figures_of(made.complete('uploads', 'smoke'))['search']
+  assert small.title == 'Share of uploads in round 3 for 80 against ν'
+
+
+def test_sensitivity():
+  several = []
+  for setting, lead in {
+    'base': 0.3,
+    'alpha0.001': 0.5,
+    'alpha0.004': -0.05,
+  }.items():
+    several += [
+      made.flat('sensitivity', 0.4, 50, algorithm='fedavg', setting=setting),
+      made.flat(
+        'sensitivity', 0.4 + lead, 50, algorithm='safl', setting=setting
+      ),
+    ]
+  several[1] = several[1]._replace(
+    histories=[made.rows([0.4] * 6 + [1.0] + [0.7] * 43)]
+  )
+  charts = figures_of(made.results('sensitivity', *several))
+  chart = charts['lead_by_rate']
+  assert chart.title == 'Lead against the rate, n = 80' and chart.signed
+  then, largest = chart.curves
+  assert then.name == 'in round 50'
+  assert then.x == largest.x == pytest.approx([0.05, 0.1, 0.2])
+  assert then.y == pytest.approx([50, 30, -5])
+  assert largest.y == pytest.approx([50, 60, -5])
+  ours, _, paper = charts['lead_by_n'].curves
+  assert ours.x == [80]
+  assert (paper.x, paper.y) == ([50, 80], pytest.approx([7.1, 64]))
+
+
+@pytest.mark.parametrize('scale', ['paper', 'cpu', 'smoke'])
+@pytest.mark.parametrize('name', experiments.EXPERIMENTS)
+def test_nothing_and_everything_finished(name, scale):
+  empty = figures_of(made.results(name, scale=scale))
+  whole = figures_of(made.complete(name, scale, seeds=(0, 1)))
+  assert empty.keys() == whole.keys()
+  assert all(curve.x for chart in whole.values() for curve in chart.curves)
