@@ -37,7 +37,7 @@ class Layout(NamedTuple):
     names: the name of each column.
     label: the index of the label column.
     client: the index of the client column, if any.
-    delimiter: the separator of columns.
+    delimiter: between columns.
     line: the number of the first line that is not blank.
     skipped: the number of lines up to the header; 0 without one.
   """
@@ -133,7 +133,7 @@ def _read_plain(
     ValueError: `_read_any` must read the file, or describe the error in it.
   """
   columns: dict[int, list[str]] = {i: [] for i in layout.text}
-  blocks = []
+  blocks: list[np.ndarray] = []
   lines = itertools.islice(_lines(path), layout.skipped, None)
   rows = (line for line in lines if line.strip(' \r\n'))
   size = max(_BLOCK // len(layout.names), 1)
@@ -159,7 +159,7 @@ def _parse(
     return 0
 
   with warnings.catch_warnings(action='error'):  # 1.5 as an integer
-    x = np.loadtxt(
+    x: np.ndarray = np.loadtxt(
       lines,
       dtype,
       comments=None,

@@ -43,9 +43,6 @@ def by_client(client: Any, min_examples: int = 1) -> ByClient:
   Args:
     client: the client id of each example [N]: names or whole numbers.
     min_examples: clients with fewer examples are left out.
-
-  Returns:
-    A `Partition`.
   """
   low = validation.integer('min_examples', min_examples, low=1)
   client_ids = _check_ids(client)

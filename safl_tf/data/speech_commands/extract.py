@@ -74,11 +74,7 @@ def from_folder(
 ) -> ClipFeatures:
   """Computes the features of clips in a folder, one batch per thread.
 
-  Args:
-    speech_dir: the folder of the extracted archive.
-    clips: the result of `archive.find`.
-    power: the exponent of the spectrum; see `features`.
-    progress: whether to show a bar; None means only on a terminal.
+  `loader.load` describes the arguments.
   """
   coefficients = np.empty(
     (len(clips), features.FRAMES, features.COEFFICIENTS), np.float32
@@ -117,13 +113,7 @@ def from_folder(
 def from_tfds(
   builder: Any, power: float, progress: bool | None
 ) -> ClipFeatures:
-  """Computes the features of the prepared TFDS data set.
-
-  Args:
-    builder: a prepared `SpeechCommandsV001`.
-    power: the exponent of the spectrum; see `features`.
-    progress: whether to show a bar; None means only on a terminal.
-  """
+  """Computes the features of a prepared `SpeechCommandsV001`."""
   import tensorflow as tf
 
   function = features.compiled(power)

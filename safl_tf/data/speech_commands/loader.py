@@ -50,10 +50,6 @@ def load(
 
   Returns:
     A `Dataset` whose client ids are the speakers.
-
-  Raises:
-    InputError: an argument is invalid, the data set is not available, or no
-      clip is readable.
   """
   power = features.check_power(power)
   validation.choice('words', words, choices.SPEECH_WORDS)
@@ -126,13 +122,8 @@ def _dataset(
   """Selects the clips of some words and standardises their features.
 
   Clips are sorted by the SHA-1 of their names, which does not depend on their
-  source and mixes the words.
-
-  Args:
-    computed: the features of all clips.
-    class_names: the words.
-    train_splits: the splits to train on.
-    source: the argument that locates the clips, and its value.
+  source and mixes the words. `source` is the argument that locates the clips,
+  and its value.
   """
   label = {word: i for i, word in enumerate(class_names)}
   names, splits = computed.names.tolist(), computed.splits.tolist()
@@ -171,11 +162,7 @@ def _dataset(
 
 
 def _standardise(train: np.ndarray, test: np.ndarray) -> dict[str, list[float]]:
-  """Standardises [n, 59, 13] in place with the moments of `train`.
-
-  Returns:
-    The `mean` and `deviation` of each coefficient.
-  """
+  """Standardises [n, 59, 13] in place with the moments of `train`."""
   mean = train.mean(axis=(0, 1), dtype=np.float64).astype(np.float32)
   train -= mean
   test -= mean
