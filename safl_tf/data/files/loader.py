@@ -76,7 +76,7 @@ def inspect(name: str, options: spec.Options) -> str:
   with _input_errors(name):
     if form == 'folder':
       train, test = image_folder.scan(path)
-      for file in [*train, *(test or [])]:
+      for file in [*train, *test]:
         digest.update(str(file.relative_to(path)).encode() + b'\0')
         digest.update(_file_digest(os.fspath(file)))
     else:

@@ -27,10 +27,9 @@ from safl_tf.data.partition.base import Partition
 from safl_tf.data.partition.disjoint import iid, quantity, shards
 from safl_tf.data.partition.labels import biased, by_labels, dirichlet
 from safl_tf.data.partition.manifest import Manifest, from_manifest, to_manifest
-from safl_tf.data.partition.natural import ByClient, by_client
+from safl_tf.data.partition.natural import by_client
 
 __all__ = [
-  'ByClient',
   'Manifest',
   'Partition',
   'biased',

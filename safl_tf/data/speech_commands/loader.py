@@ -20,7 +20,6 @@ def load(
   power: float = 2.0,
   words: str = 'all',
   include_validation: bool = False,
-  progress: bool | None = None,
 ) -> dataset.Dataset:
   """Loads the standardised features of the clips, always in the same order.
 
@@ -46,7 +45,6 @@ def load(
     words: 'all' 30, or ten 'commands': yes, no, up, down, left, right, on, off,
       stop and go.
     include_validation: whether to train on the validation split as well.
-    progress: whether to show a bar; None means only on a terminal.
 
   Returns:
     A `Dataset` whose client ids are the speakers.
@@ -64,12 +62,12 @@ def load(
     computed = extract.cached(
       cache_dir,
       [features.FRONT_END, power, clips],
-      lambda: extract.from_folder(folder, clips, power, progress),
+      lambda: extract.from_folder(folder, clips, power),
     )
   else:
     folder = tfds.data_folder(data_dir)
     source = 'data_dir', folder
-    computed = _from_tfds(folder, cache_dir, power, progress)
+    computed = _from_tfds(folder, cache_dir, power)
   total = len(computed.names) + len(computed.skipped)
   archive.log_skipped(computed.skipped.tolist(), total)
   class_names = archive.COMMANDS if words == 'commands' else archive.WORDS
@@ -80,7 +78,7 @@ def load(
 
 
 def _from_tfds(
-  folder: str, cache_dir: str, power: float, progress: bool | None
+  folder: str, cache_dir: str, power: float
 ) -> extract.ClipFeatures:
   """Returns the features of the TFDS data set; prepares it if missing."""
   from safl_tf.data.speech_commands import builder as builder_lib
@@ -107,7 +105,7 @@ def _from_tfds(
     return extract.cached(
       cache_dir,
       [features.FRONT_END, power, files],
-      lambda: extract.from_tfds(builder, power, progress),
+      lambda: extract.from_tfds(builder, power),
     )
   except Exception as error:
     raise tfds.unreadable(NAME, path, error) from error

@@ -55,6 +55,7 @@ def test_names_and_floats(tmp_path):
     'a,Target,b\n1,7,2\n3,9,4\n',
     'a,y,b\n"1","7",2\n3,9,4\n',
     'b,c,label\n1,2,7\n3,4,9\n',
+    'b,c,label\n1,2,"7"\n3,4,"9"\n',
     '1,2,label\n1,2,7\n3,4,9\n',  # a header, as there is a label
   ],
 )

@@ -3,6 +3,7 @@ import json
 import os
 import re
 import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -392,8 +393,9 @@ def test_invalid_arguments(load, argument, value):
     load(**{argument: value})
 
 
-def test_progress(clips, load, capfd):
-  load(clips, progress=True)
+def test_progress(clips, load, capfd, monkeypatch):
+  monkeypatch.setattr(sys.stderr, 'isatty', lambda: True)
+  load(clips)
   assert 'speech features: 100%' in capfd.readouterr().err
 
 
