@@ -34,7 +34,7 @@ OPTIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-  """How to read a data set; the flags of these names have descriptions.
+  """Options for reading a data set; flags of the same names describe them.
 
   Attributes:
     image_size: height and width.

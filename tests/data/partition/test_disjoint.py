@@ -52,12 +52,9 @@ def test_sizes_are_log_normal(sigma):
   np.testing.assert_allclose(logs[841] - middle, sigma, rtol=0.15)
 
 
-def test_zero_sigma_gives_equal_sizes():
+def test_sizes_with_extreme_sigma():
   sizes = [len(p) for p in partition.quantity(7, 0.0)(labels(1003), 10)]
   assert set(sizes) == {143, 144}
-
-
-def test_largest_sigma():
   sizes = [len(p) for p in partition.quantity(20, 100.0)(labels(5000), 10)]
   assert sorted(sizes)[:-1] == [1] * 19 and sum(sizes) == 5000
 

@@ -76,8 +76,8 @@ def test_contents(clients, path):
   for k, client in enumerate(content['clients']):
     assert client['id'] == str(k)
     counts = np.bincount(clients.y[client['indices']]).tolist()
-    wanted = {str(c): count for c, count in enumerate(counts) if count}
-    assert client['label_counts'] == wanted
+    expected = {str(c): count for c, count in enumerate(counts) if count}
+    assert client['label_counts'] == expected
 
 
 def test_one_client_per_line(clients, path):

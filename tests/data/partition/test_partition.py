@@ -93,15 +93,15 @@ BITS = [
 ]
 
 
-@pytest.mark.parametrize('make, wanted', BITS)
-def test_bits(make, wanted):
+@pytest.mark.parametrize('make, expected', BITS)
+def test_bits(make, expected):
   parts = make(labels(), NUM_CLASSES)
   sizes = [np.int32(len(part)) for part in parts]
   data = b''.join(
     size.tobytes() + part.tobytes()
     for size, part in zip(sizes, parts, strict=True)
   )
-  assert hashlib.sha256(data).hexdigest()[:16] == wanted
+  assert hashlib.sha256(data).hexdigest()[:16] == expected
 
 
 @pytest.mark.parametrize('make', FACTORIES.values(), ids=FACTORIES)

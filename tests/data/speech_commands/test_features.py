@@ -124,8 +124,8 @@ def test_decode_and_fit(length):
   np.testing.assert_array_equal(samples, speech.noise(3, length))
   fitted = features.fit(samples)
   assert fitted.dtype == np.int16
-  wanted, _ = tf.audio.decode_wav(data, 1, 16000)
-  np.testing.assert_array_equal(fitted / np.float32(32768), wanted[:, 0])
+  expected, _ = tf.audio.decode_wav(data, 1, 16000)
+  np.testing.assert_array_equal(fitted / np.float32(32768), expected[:, 0])
 
 
 def float_wav():
