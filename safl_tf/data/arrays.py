@@ -43,11 +43,7 @@ def array(name: str, value: Any) -> np.ndarray:
 
 
 def examples(x: Any, y: Any) -> tuple[Any, np.ndarray]:
-  """Checks inputs and labels.
-
-  Args:
-    x: array of finite numbers [N, ...], or a tuple, list or dict of them.
-    y: class numbers, integers [N] or [N, 1].
+  """Checks inputs and labels, as `ClientData.from_arrays` takes them.
 
   Returns:
     x, with a list turned into a tuple, and y as int32 [N]; not copied unless

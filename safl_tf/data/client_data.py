@@ -71,9 +71,6 @@ class ClientData:
       client_ids: one name per client; None means those of the partition, or
         '0', '1', ...
       num_classes: max(y) + 1 when None.
-
-    Returns:
-      A `ClientData`.
     """
     x, y = arrays.examples(x, y)
     num_classes = arrays.num_classes(y, num_classes)
@@ -102,9 +99,6 @@ class ClientData:
       data_dir: a folder of prepared TFDS data sets; None means TFDS_DATA_DIR,
         or else ~/tensorflow_datasets. Missing data sets are downloaded into it.
       split: a split in the notation of TFDS, such as 'train[:10%]'.
-
-    Returns:
-      A `ClientData` with uint8 images.
     """
     from safl_tf.data import tfds
 
@@ -115,16 +109,13 @@ class ClientData:
   def from_clients(
     cls, clients: Mapping[Any, Any], num_classes: int | None = None
   ) -> 'ClientData':
-    """Joins one data set per client.
+    """Joins one data set per client, in the order of the mapping.
 
     Args:
       clients: client name -> `(x, y)` arrays as in `from_arrays`, or an
         unbatched `tf.data.Dataset` of `(x, y)` pairs with a scalar y, which is
         read once, here.
       num_classes: largest label + 1 when None.
-
-    Returns:
-      A `ClientData` with the clients in the mapping's order.
     """
     if not isinstance(clients, Mapping):
       raise errors.InputError(
@@ -194,11 +185,7 @@ class ClientData:
     return tf.data.Dataset.from_tensor_slices((x, self.y[rows]))
 
   def label_counts(self, clients: Sequence[int] | None = None) -> np.ndarray:
-    """Counts the examples of each label: int64 [clients, num_classes].
-
-    Args:
-      clients: the clients to count; all by default.
-    """
+    """Counts the examples of each label: int64 [clients, num_classes]."""
     ids = range(self.num_clients) if clients is None else clients
     counts = [
       np.bincount(self.y[self.indices(k)], minlength=self.num_classes)

@@ -57,14 +57,8 @@ def hold_out(y: np.ndarray, fraction: float) -> tuple[np.ndarray, np.ndarray]:
   """Splits examples into training and test rows, independently of any seed.
 
   Draws `fraction` of each class, rounded, for testing and leaves at least one
-  example of it for training, unless `fraction` is 1.
-
-  Args:
-    y: labels, int [N].
-    fraction: the share of test examples, in (0, 1].
-
-  Returns:
-    The training rows and the test rows, each in ascending order.
+  example of it for training, unless `fraction` is 1. Returns the training rows
+  and the test rows of labels y, int [N], each in ascending order.
   """
   if fraction == 1:
     return np.arange(0), np.arange(len(y))

@@ -107,9 +107,6 @@ def report(
     seed: for drawing pairs.
     max_pairs: if there are more pairs of clients, this number is drawn with
       replacement.
-
-  Returns:
-    A `Report`.
   """
   counts = _check(label_counts)
   max_pairs = validation.integer('max_pairs', max_pairs, low=1)

@@ -32,12 +32,9 @@ def load(
       Missing data sets are downloaded into it.
     options: how to read data files and Speech Commands.
 
-  Returns:
-    A `Dataset`.
-
   Raises:
-    InputError: the name is unknown, `data_dir` is not a folder, or the data
-      set is not available or cannot be read.
+    InputError: an argument is invalid, or the data set is not available or
+      cannot be read.
   """
   name = spec.check(name)
   options = options or spec.Options()

@@ -1,5 +1,6 @@
 """TensorFlow Datasets (TFDS) of images of one size with one label each."""
 
+import contextlib
 import difflib
 import os
 import re
@@ -23,16 +24,7 @@ def load(name: str, data_dir: str | None = None) -> dataset.Dataset:
 
   The test examples are the split test, or validation, or a tenth of each class
   of train, whichever exists first.
-
-  Args:
-    name: the name in TFDS, with or without the prefix tfds:.
-    data_dir: see `data_folder`.
-
-  Returns:
-    A `Dataset` of uint8 images.
-
-  Raises:
-    InputError: the data set is unknown, unsuitable, not available or damaged.
+  `data_folder` describes `data_dir`; a prefix tfds: of the name is optional.
   """
   builder = _builder(name, data_folder(data_dir))
   splits = sorted(builder.info.splits)
@@ -55,26 +47,18 @@ def load(name: str, data_dir: str | None = None) -> dataset.Dataset:
 def load_split(
   name: str, split: str = 'train', data_dir: str | None = None
 ) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
-  """Loads one split.
+  """Returns images uint8 [N, ...], labels int32 [N] and the class names.
 
-  Args:
-    name: the name in TFDS, such as cifar100.
-    split: a split in the notation of TFDS, such as train[:10%].
-    data_dir: see `data_folder`.
-
-  Returns:
-    Images uint8 [N, ...], labels int32 [N] and the class names.
+  The split is in the notation of TFDS, such as train[:10%].
   """
   name = spec.check(f'tfds:{name}')
   return _read_split(name, _builder(name, data_folder(data_dir)), split)
 
 
 def data_folder(data_dir: str | None) -> str:
-  """Returns the folder of prepared TFDS data sets.
+  """Returns the folder of prepared TFDS data sets, which must exist if given.
 
-  Args:
-    data_dir: an existing folder; None means the environment variable
-      TFDS_DATA_DIR, or else ~/tensorflow_datasets.
+  By default, it is TFDS_DATA_DIR, or else ~/tensorflow_datasets.
   """
   if data_dir is not None and not os.path.isdir(os.path.expanduser(data_dir)):
     raise errors.InputError('data_dir', data_dir, 'must be an existing folder')
@@ -85,14 +69,8 @@ def data_folder(data_dir: str | None) -> str:
 def prepare(name: str, builder: Any, folder: str, remedy: str) -> None:
   """Downloads and prepares a data set unless `folder` already has it.
 
-  Args:
-    name: the name for error messages.
-    builder: a TFDS builder whose data directory is `folder`.
-    folder: stays unchanged if the download fails.
-    remedy: the advice of the error message.
-
-  Raises:
-    InputError: the download failed.
+  The folder stays unchanged if the download fails. The error message has the
+  name and the remedy.
   """
   if builder.data_path.exists():
     return
@@ -114,9 +92,9 @@ def prepare(name: str, builder: Any, folder: str, remedy: str) -> None:
       ', or set --data_dir or TFDS_DATA_DIR to a folder that has it',
     ) from error
   finally:
-    _remove_if_empty(os.path.join(folder, builder.name))
-    if is_new:
-      _remove_if_empty(folder)
+    for path in [os.path.join(folder, builder.name)] + is_new * [folder]:
+      with contextlib.suppress(OSError):  # removed only if empty
+        os.rmdir(path)
 
 
 def unreadable(name: str, folder: str, error: Exception) -> errors.InputError:
@@ -224,8 +202,3 @@ def _check_connection(url: str) -> None:
     raise ConnectionError(f'no connection to {host}') from error
   if response.status_code >= 500:
     raise ConnectionError(f'{host} answers with error {response.status_code}')
-
-
-def _remove_if_empty(folder: str) -> None:
-  if os.path.isdir(folder) and not os.listdir(folder):
-    os.rmdir(folder)

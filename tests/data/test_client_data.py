@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from safl_tf.data import client_data, partition
 from safl_tf.util import errors
@@ -110,8 +111,6 @@ def test_from_clients_arrays():
 
 
 def test_from_clients_datasets():
-  import tensorflow as tf
-
   inputs = {'image': X, 'row': X[:, 0]}
   slices = lambda rows: tf.data.Dataset.from_tensor_slices(
     ({key: x[rows] for key, x in inputs.items()}, Y[rows])
@@ -189,57 +188,98 @@ def test_other_dtypes(dtype):
   assert small(x=X.astype(dtype)).x.dtype == dtype
 
 
+def slices(*parts):
+  return tf.data.Dataset.from_tensor_slices(parts)
+
+
+def failing(x):
+  if x[0, 0] > 4:
+    raise ValueError('no such file')
+  return x
+
+
+def unreadable():
+  read = lambda x, y: (tf.numpy_function(failing, [x], tf.float32), y)
+  return slices(X, Y).map(read)
+
+
+def ragged():
+  return tf.data.Dataset.from_generator(
+    lambda: iter([([1.0], 0), ([1.0, 2.0], 1)]),
+    output_signature=(tf.TensorSpec([None]), tf.TensorSpec([], tf.int32)),
+  )
+
+
+# The data of the second client; the first has X and Y.
 BAD_CLIENTS = {
-  'none': ({}, 'clients=none: '),
-  'value': ({'a': X}, r"clients\['a'\]: value=ndarray: must be \(x, y\)"),
-  'labels': (
-    {'a': (X, Y[1:])},
-    r"clients\['a'\]: x=array of shape \[6, 2, 2\]",
-  ),
-  'empty': ({'a': (X[:0], Y[:0])}, r"clients\['a'\]: y=no labels"),
+  'value': (X, r'value=ndarray: must be \(x, y\)'),
+  'labels': ((X, Y[1:]), r'x=array of shape \[6, 2, 2\]: .* one row for each'),
+  'high label': ((X, Y + 1), r'y=3 in row 2: must be below num_classes=3$'),
+  'empty': ((X[:0], Y[:0]), 'y=no labels'),
   'shapes': (
-    {'a': (X, Y), 'b': (X[:, 0], Y)},
-    r"clients\['b'\]: x=rows of float32 \[2\]: .*float32 \[2, 2\]",
+    (X[:, 0], Y),
+    r'x=rows of float32 \[2\]: .*float32 \[2, 2\]',
   ),
   'dtypes': (
-    {'a': (X, Y), 'b': (X.astype(np.uint8), Y)},
-    r"clients\['b'\]: x=rows of uint8 \[2, 2\]: .*float32 \[2, 2\]",
+    (X.astype(np.uint8), Y),
+    r'x=rows of uint8 \[2, 2\]: .*float32 \[2, 2\]',
   ),
   'inputs': (
-    {'a': (X, Y), 'b': ((X, X), Y)},
-    r"clients\['b'\]: x=rows of float32 \[2, 2\], float32 \[2, 2\]: ",
+    ((X, X), Y),
+    r'x=rows of float32 \[2, 2\], float32 \[2, 2\]: ',
   ),
-  'names twice': ({1: (X, Y), '1': (X, Y)}, 'client_ids=1: .*once'),
+  'batched': (
+    lambda: slices(X, Y).batch(2),
+    r'data set=y of shape \(None,\): must yield single .*unbatch',
+  ),
+  'one-hot': (
+    lambda: slices(X, np.eye(3)[Y]),
+    r'data set=y of shape \(3,\): .*class numbers',
+  ),
+  'label dict': (
+    lambda: slices(X, {'label': Y}),
+    'data set=y of shape None: must yield single examples with class numbers',
+  ),
+  'no pairs': (
+    lambda: tf.data.Dataset.from_tensor_slices(X),
+    r'data set=.* must yield \(x, y\) pairs',
+  ),
+  'no examples': (
+    lambda: slices(X, Y).take(0),
+    'data set=no examples',
+  ),
+  'ragged': (ragged, '.*rows of different shapes'),
+  'infinite': (
+    lambda: slices(X, Y).repeat(),
+    r'data set=infinite: must be finite; leave out repeat\(\)$',
+  ),
+  'unreadable': (unreadable, r'data set=given: cannot be read \('),
 }
 
 
 @pytest.mark.parametrize(
-  'clients, message', BAD_CLIENTS.values(), ids=BAD_CLIENTS
+  'examples, message', BAD_CLIENTS.values(), ids=BAD_CLIENTS
 )
-def test_bad_clients(clients, message):
-  with pytest.raises(errors.InputError, match='^' + message):
+def test_client_of_bad_data_is_named(examples, message):
+  second = examples() if callable(examples) else examples
+  with pytest.raises(
+    errors.InputError, match=rf"^clients\['b'\]: {message}"
+  ) as caught:
+    ClientData.from_clients({'a': (X, Y), 'b': second}, num_classes=3)
+  assert '\n' not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+  'clients, message',
+  [
+    ({}, 'clients=none: '),
+    ([(X, Y)], "clients=list: must map clients' names to data$"),
+    ({1: (X, Y), '1': (X, Y)}, 'client_ids=1: .*once'),
+  ],
+)
+def test_bad_mappings(clients, message):
+  with pytest.raises(errors.InputError, match=f'^{message}'):
     ClientData.from_clients(clients)
-
-
-def test_bad_datasets():
-  import tensorflow as tf
-
-  slices = tf.data.Dataset.from_tensor_slices
-  ragged = tf.data.Dataset.from_generator(
-    lambda: iter([([1.0], 0), ([1.0, 2.0], 1)]),
-    output_signature=(tf.TensorSpec([None]), tf.TensorSpec([], tf.int32)),
-  )
-  for dataset, message in [
-    (slices((X, Y)).batch(2), r'y of shape \(None,\): .*unbatch'),
-    (slices((X, np.eye(3)[Y])), r'y of shape \(3,\): .*class numbers'),
-    (slices(X), r'must yield \(x, y\) pairs'),
-    (slices((X, Y)).take(0), 'no examples'),
-    (ragged, 'rows of different shapes'),
-  ]:
-    with pytest.raises(
-      errors.InputError, match=r"^clients\['a'\]: .*" + message
-    ):
-      ClientData.from_clients({'a': dataset})
 
 
 def test_unknown_client():

@@ -75,10 +75,10 @@ def test_one_label():
 def test_pairs():
   counts = make_counts(30)
   shares = counts / counts.sum(axis=1, keepdims=True)
-  wanted = np.mean(
+  expected = np.mean(
     [np.abs(p - q).sum() / 2 for p, q in itertools.combinations(shares, 2)]
   )
-  assert heterogeneity.report(counts).pair_distance == pytest.approx(wanted)
+  assert heterogeneity.report(counts).pair_distance == pytest.approx(expected)
 
 
 def test_random_pairs():

@@ -177,20 +177,6 @@ def test_unknown_version(tmp_path, fake):
   assert '\n' not in message
 
 
-def test_no_network(tmp_path, fake):
-  with pytest.raises(errors.InputError) as caught:
-    registry.load('tfds:cifar100', str(tmp_path))
-  assert str(caught.value) == (
-    f'dataset=tfds:cifar100: not prepared in {tmp_path} and cannot be '
-    'downloaded (ConnectionError: no connection to www.cs.toronto.edu); use '
-    'mnist_sample, or run python -c "import tensorflow_datasets as tfds; '
-    f"tfds.builder('cifar100', data_dir='{tmp_path}').download_and_prepare()"
-    '" on a machine with a network, or set --data_dir or TFDS_DATA_DIR to a '
-    'folder that has it'
-  )
-  assert os.listdir(tmp_path) == []
-
-
 def test_progress_is_shown(tmp_path, fake, capfd):
   fake(parts={'train': 30})
   registry.load('tfds:fake_set', str(tmp_path))

@@ -21,21 +21,18 @@ from safl_tf.util import errors
 _SUFFIXES = ('.png', '.jpg', '.jpeg', '.gif', '.bmp')
 
 
-def scan(
-  path: str,
-) -> tuple[list[pathlib.Path], list[pathlib.Path] | None]:
+def scan(path: str) -> tuple[list[pathlib.Path], list[pathlib.Path]]:
   """Lists the training and the test images, sorted by class and name.
 
-  The name of an image's folder is its class. The test list is None if there is
-  no folder for it.
+  The name of an image's folder is its class. Without a folder of test images,
+  the second list is empty.
   """
   root = pathlib.Path(path)
   train, test = root / 'train', root / 'test'
   if not (train.is_dir() and any(p.is_dir() for p in _visible(train))):
-    return _list_images(root, root), None
-  return _list_images(train, root), (
-    _list_images(test, root) if test.is_dir() else None
-  )
+    return _list_images(root, root), []
+  test_images = _list_images(test, root) if test.is_dir() else []
+  return _list_images(train, root), test_images
 
 
 def read(
@@ -44,16 +41,14 @@ def read(
   """Reads all images as uint8 [N, height, width, channels]."""
   root = pathlib.Path(path)
   train, test = scan(path)
-  images = _read_images([*train, *(test or [])], root, image_size)
+  images = _read_images([*train, *test], root, image_size)
 
   def table(files: list[pathlib.Path], x: np.ndarray) -> tabular.Table:
     place = lambda row: str(files[row].relative_to(root))
     return tabular.Table(x, [file.parent.name for file in files], place)
 
-  count = len(train)
-  return table(train, images[:count]), (
-    None if test is None else table(test, images[count:])
-  )
+  test_table = table(test, images[len(train) :]) if test else None
+  return table(train, images[: len(train)]), test_table
 
 
 def _list_images(

@@ -11,29 +11,25 @@ import hashlib
 import os
 from collections.abc import Iterator
 
-import numpy as np
-
 from safl_tf.data import arrays, dataset
 from safl_tf.data.files import csv, image_folder, npz, spec, tabular
 from safl_tf.util import errors
 
 
 def load(name: str, options: spec.Options) -> dataset.Dataset:
-  """Loads and checks data files.
+  """Loads and checks data files; errors name the file and the location.
 
-  Args:
-    name: a format and a path, such as csv:flowers.csv.
-    options: how to read the files.
-
-  Returns:
-    A `Dataset`; without test examples in the files, `options.test_fraction`
-    of each class.
-
-  Raises:
-    InputError: names the file and the location of an error.
+  Without test examples in the files, `options.test_fraction` of each class is
+  held out.
   """
   with _input_errors(name):
-    train, test = _read(name, options)
+    form, path = spec.split(name)
+    if form == 'csv':
+      train, test = csv.read(path, options), None
+    elif form == 'npz':
+      train, test = npz.read(path)
+    else:
+      train, test = image_folder.read(path, options.image_size)
     tables = {'x': train} if test is None else {'x': train, 'x_test': test}
     for part, table in tables.items():
       if not table.x.size:
@@ -49,7 +45,12 @@ def load(name: str, options: spec.Options) -> dataset.Dataset:
     ys = [tabular.encode(table, classes) for table in tables.values()]
     xs = tabular.inputs([t.x for t in tables.values()], options.image_size)
     for part, x, y in zip(tables, xs, ys, strict=True):
-      _check_finite(part, x, y)
+      try:
+        arrays.examples(x, y)
+      except errors.InputError as error:
+        raise tabular.DataError(
+          f'{part} has {error.value}; {error.hint}'
+        ) from error
     client_ids = train.client_ids
     if test is None:
       kept, held = dataset.hold_out(ys[0], options.test_fraction)
@@ -67,22 +68,15 @@ def load(name: str, options: spec.Options) -> dataset.Dataset:
 def inspect(name: str, options: spec.Options) -> str:
   """Checks names of columns, arrays and images, without TensorFlow.
 
-  Args:
-    name: a format and a path.
-    options: how to read the files.
-
   Returns:
     The SHA-256 of the files.
-
-  Raises:
-    InputError: a missing or unknown name.
   """
   form, path = spec.split(name)
   digest = hashlib.sha256()
   with _input_errors(name):
     if form == 'folder':
       train, test = image_folder.scan(path)
-      for file in [*train, *(test or [])]:
+      for file in [*train, *test]:
         digest.update(str(file.relative_to(path)).encode() + b'\0')
         digest.update(_file_digest(os.fspath(file)))
     else:
@@ -92,26 +86,6 @@ def inspect(name: str, options: spec.Options) -> str:
         npz.check_names(path)
       digest.update(_file_digest(path))
   return digest.hexdigest()
-
-
-def _read(
-  name: str, options: spec.Options
-) -> tuple[tabular.Table, tabular.Table | None]:
-  form, path = spec.split(name)
-  if form == 'csv':
-    return csv.read(path, options), None
-  if form == 'npz':
-    return npz.read(path)
-  return image_folder.read(path, options.image_size)
-
-
-def _check_finite(name: str, x: np.ndarray, y: np.ndarray) -> None:
-  try:
-    arrays.examples(x, y)
-  except errors.InputError as error:
-    raise tabular.DataError(
-      f'{name} has {error.value}; {error.hint}'
-    ) from error
 
 
 @contextlib.contextmanager

@@ -31,39 +31,14 @@ OPTIONS = {
   'speech_words': ('speech_commands',),
 }
 
-# Help of the flags.
-HELP = {
-  'dataset': 'Data set. mnist_sample is bundled; mnist, fashion_mnist, cifar10 '
-  'and tfds:NAME come from TFDS and must have images of one size with one '
-  'class each; speech_commands is Google Speech Commands v0.01, from TFDS or '
-  '--speech_dir. Data files: npz:FILE (arrays x and y, optionally x_test, '
-  'y_test and client), csv:FILE (a label and numbers in each line), '
-  'folder:FOLDER (a folder of images per class, optionally in train/ and '
-  'test/).',
-  'label_column': 'csv: label column, by name or, without a header, by number; '
-  'by default label, y or target, or else the last.',
-  'client_column': 'csv: column of client ids; by default client, if present.',
-  'image_size': 'H,W. folder: resizes all images. csv and npz: reshapes rows '
-  'of H*W*C numbers to images; whole numbers in 0..255 become pixels.',
-  'test_fraction': 'npz, csv and folder without test examples: share of each '
-  f'class to hold out for testing, {TEST_FRACTION} by default',
-  'speech_dir': 'speech_commands: folder of the extracted archive.',
-  'speech_words': 'speech_commands: clips of all 30 words, the default, or of '
-  'ten commands: yes, no, up, down, left, right, on, off, stop and go.',
-}
-
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-  """How to read a data set; `HELP` describes each option.
+  """Options for reading a data set; flags of the same names describe them.
 
   Attributes:
-    label_column: csv: the label column.
-    client_column: csv: the column of client ids.
     image_size: height and width.
-    test_fraction: the share of each class to hold out for testing, in (0, 1].
-    speech_dir: Speech Commands: the folder of the extracted archive.
-    speech_words: Speech Commands: one of `choices.SPEECH_WORDS`.
+    test_fraction: in (0, 1].
     class_names: the names of labels 0, 1, ..., if known already.
   """
 
@@ -134,14 +109,11 @@ def _check_plain(name: str) -> str:
 def options(
   flags: Mapping[str, Any], class_names: Sequence[str] | None = None
 ) -> Options:
-  """Returns the options for the data set that flags name.
+  """Returns the options that flags give; refuses those of other data sets.
 
   Args:
     flags: values by name, including 'dataset'; None means the default.
     class_names: see `Options`.
-
-  Raises:
-    InputError: an option does not apply to the data set or is invalid.
   """
   form, rest = split(flags['dataset'])
   given: dict[str, Any] = {}

@@ -12,23 +12,24 @@ client. These factories check their arguments and return such a function:
   by_client      the natural partition, by client id
   from_manifest  a partition from a file, whose text `to_manifest` returns
 
-The first four draw the number of examples of client k as
+All but the last two take `num_clients`, n, and `seed`, the run's seed. The
+first four draw the number of examples of client k as
 
   m_k = max(floor(N(mean_examples, variance_examples)), 1),     k = 0..n-1
 
-with a generator keyed by (seed, k), and clients may share examples. `shards`
-and `quantity` give each example to one client, unless there are too few. Every
-client holds at least one example, none twice, and in random order if drawn.
+with a generator keyed by (seed, k); without `mean_examples`, the mean is N / n
+for N examples in total. Clients may share examples. `shards` and `quantity`
+give each example to one client, unless there are too few. Every client holds at
+least one example, none twice, and in random order if drawn.
 """
 
 from safl_tf.data.partition.base import Partition
 from safl_tf.data.partition.disjoint import iid, quantity, shards
 from safl_tf.data.partition.labels import biased, by_labels, dirichlet
 from safl_tf.data.partition.manifest import Manifest, from_manifest, to_manifest
-from safl_tf.data.partition.natural import ByClient, by_client
+from safl_tf.data.partition.natural import by_client
 
 __all__ = [
-  'ByClient',
   'Manifest',
   'Partition',
   'biased',

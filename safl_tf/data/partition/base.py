@@ -16,14 +16,7 @@ ClientDraw = Callable[[np.random.Generator, int, int], np.ndarray]
 
 
 class Sampler:
-  """Draws the examples of each client independently of the other clients.
-
-  Args:
-    num_clients: n, the number of clients.
-    mean_examples: mean of m_k; None means N / n.
-    variance_examples: variance of m_k.
-    seed: the run's seed.
-  """
+  """Draws the examples of each client independently of the other clients."""
 
   def __init__(
     self,

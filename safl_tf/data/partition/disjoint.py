@@ -19,15 +19,6 @@ def iid(
   parts whose sizes differ by at most one and ignores `variance_examples`. With
   `mean_examples`, or with fewer examples than clients, each client draws m_k
   examples (see the package), at most N, without replacement.
-
-  Args:
-    num_clients: n, the number of clients.
-    mean_examples: mean of m_k; None deals out all the data.
-    variance_examples: variance of m_k.
-    seed: the run's seed.
-
-  Returns:
-    A `Partition`.
   """
   sampler = base.Sampler(num_clients, mean_examples, variance_examples, seed)
 
@@ -62,14 +53,6 @@ def shards(
   one client, sizes differ by at most `shards_per_client`, and most clients hold
   at most that many labels. With more shards than examples, shard j is example
   floor(j N / S), and clients share examples.
-
-  Args:
-    num_clients: n, the number of clients.
-    shards_per_client: the number of shards of each client.
-    seed: the run's seed.
-
-  Returns:
-    A `Partition`.
   """
   num_clients = validation.integer('num_clients', num_clients, low=1)
   each = validation.integer('shards_per_client', shards_per_client, low=1)
@@ -107,16 +90,8 @@ def quantity(
 
     m_k = 1 + (N - n) w_k / sum_i w_i,    log w_k ~ N(0, sigma^2),
 
-  rounded so that they sum to N. With sigma = 0 the sizes are equal. With fewer
-  examples than clients each client gets one, and clients share them.
-
-  Args:
-    num_clients: n, the number of clients.
-    sigma: the standard deviation of log w_k, in [0, 100].
-    seed: the run's seed.
-
-  Returns:
-    A `Partition`.
+  rounded so that they sum to N, with sigma in [0, 100]; 0 gives equal sizes.
+  With fewer examples than clients each client gets one, and clients share them.
   """
   num_clients = validation.integer('num_clients', num_clients, low=1)
   sigma = validation.real('sigma', sigma, low=0, high=100)

@@ -18,7 +18,7 @@ def by_labels(
   Client k draws, in this order,
 
     m_k  its number of examples (see the package),
-    c_k  ~ Uniform{1, ..., max_labels}, its number of labels,
+    c_k  ~ Uniform{1, ..., max_labels}, with max_labels <= num_classes,
     c_k  labels, uniformly without replacement, of those that have examples,
     m_k  examples, uniformly without replacement, of all with these labels.
 
@@ -26,16 +26,6 @@ def by_labels(
   paper's sizes sum to more than the data set. m_k and c_k are limited to the
   examples and labels that exist. With `mean_examples`, the examples of client k
   do not depend on `num_clients`.
-
-  Args:
-    num_clients: n, the number of clients.
-    max_labels: the maximum of c_k; at most `num_classes`.
-    mean_examples: mean of m_k; None means N / n.
-    variance_examples: variance of m_k.
-    seed: the run's seed.
-
-  Returns:
-    A `Partition`.
   """
   sampler = base.Sampler(num_clients, mean_examples, variance_examples, seed)
   max_labels = validation.integer('max_labels', max_labels, low=1)
@@ -56,20 +46,7 @@ def biased(
   This is the setting that motivates the paper's extension of SAFL. The last
   round(biased_fraction * n) clients hold a single label. Clients draw as in
   `by_labels`, but c_k ~ Uniform{2, ..., max_labels} in the first group and
-  c_k = 1 in the second.
-
-  Args:
-    num_clients: n, the number of clients.
-    biased_fraction: the share of clients with a single label, in [0, 1].
-    max_labels: the maximum of c_k in the first group; at most `num_classes`.
-    biased_label: the label of all clients in the second group; if None, each
-      draws one.
-    mean_examples: mean of m_k; None means N / n.
-    variance_examples: variance of m_k.
-    seed: the run's seed.
-
-  Returns:
-    A `Partition`.
+  c_k = 1 in the second, whose label is `biased_label` unless that is None.
   """
   sampler = base.Sampler(num_clients, mean_examples, variance_examples, seed)
   share = validation.real('biased_fraction', biased_fraction, low=0, high=1)
@@ -100,20 +77,11 @@ def dirichlet(
   data this is the usual Dirichlet(alpha); in the notation of Hsu, Qi and Brown
   ("Measuring the Effects of Non-Identical Data Distribution for Federated
   Visual Classification", 2019) it is Dir(α p) with α = alpha * C. A large alpha
-  gives every client the proportions of the data, a small one a single label.
+  gives every client the proportions of the data, a small one a single label; it
+  must be in [1e-9, 1e9].
 
   If a label has fewer than m_k,c examples, the client's other labels fill up in
   proportion while they have examples: a client may hold fewer than m_k.
-
-  Args:
-    num_clients: n, the number of clients.
-    alpha: in [1e-9, 1e9].
-    mean_examples: mean of m_k; None means N / n.
-    variance_examples: variance of m_k.
-    seed: the run's seed.
-
-  Returns:
-    A `Partition`.
   """
   sampler = base.Sampler(num_clients, mean_examples, variance_examples, seed)
   alpha = validation.real('alpha', alpha, low=1e-9, high=1e9)

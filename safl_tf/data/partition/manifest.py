@@ -56,16 +56,11 @@ _TYPE_NAMES = {
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Manifest:
-  """A partition read from a file.
+  """A partition read from a file; the module describes the contents.
 
   Attributes:
-    path: the path of the file.
     sha256: the SHA-256 of the file.
-    dataset: the name of the data set.
-    settings: the settings of the partition.
-    num_classes: labels are in 0..num_classes-1.
-    num_examples: N.
-    labels_sha256: the SHA-256 of the labels.
+    settings: `partition` of the file.
     client_ids: the name of each client.
     parts: the rows of each client, int32.
     label_counts: label -> number of examples, for each client.
@@ -103,17 +98,7 @@ class Manifest:
 
 
 def from_manifest(path: str | os.PathLike[str]) -> Manifest:
-  """Reads the partition in a manifest.
-
-  Args:
-    path: the path of the file.
-
-  Returns:
-    A `Partition` that accepts only the labels it was made for.
-
-  Raises:
-    InputError: the file cannot be read or is invalid.
-  """
+  """Reads a `Partition`, which accepts only the labels it was made for."""
   path = os.fspath(path)
   try:
     data = pathlib.Path(path).read_bytes()
@@ -142,17 +127,15 @@ def from_manifest(path: str | os.PathLike[str]) -> Manifest:
       parts[name] = _indices(client['indices'], content['num_examples'])
   except ValueError as error:
     raise _error(path, f'{place}{error}') from None
+  clients = content.pop('clients')
   return Manifest(
     path=path,
     sha256=hashlib.sha256(data).hexdigest(),
-    dataset=content['dataset'],
-    settings=content['partition'],
-    num_classes=content['num_classes'],
-    num_examples=content['num_examples'],
-    labels_sha256=content['labels_sha256'],
+    settings=content.pop('partition'),
     client_ids=list(parts),
     parts=list(parts.values()),
-    label_counts=[client['label_counts'] for client in content['clients']],
+    label_counts=[client['label_counts'] for client in clients],
+    **{key: content[key] for key in _TYPES if key in content},
   )
 
 
@@ -161,13 +144,7 @@ def to_manifest(
   dataset: str,
   settings: Mapping[str, Any] | None = None,
 ) -> str:
-  """Returns the text of a manifest.
-
-  Args:
-    clients: the partitioned data.
-    dataset: the name of the data set.
-    settings: the settings of the partition, as JSON values.
-  """
+  """Returns the text of a manifest; settings are JSON values by name."""
   header = {
     'format': FORMAT,
     'dataset': dataset,

@@ -1,41 +1,15 @@
 """The natural partition: one client for each client id in the data."""
 
-import dataclasses
 from typing import Any
 
 import numpy as np
 
 from safl_tf.data import arrays
+from safl_tf.data.partition import base
 from safl_tf.util import errors, validation
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class ByClient:
-  """A partition that does not depend on the labels.
-
-  Attributes:
-    client_ids: the name of each client.
-    parts: the rows of each client, int32.
-    total: N, the number of examples.
-  """
-
-  client_ids: list[str] = dataclasses.field(repr=False)
-  parts: list[np.ndarray] = dataclasses.field(repr=False)
-  total: int
-
-  def __call__(self, y: np.ndarray, num_classes: int) -> list[np.ndarray]:
-    """Returns the parts; refuses another number of examples."""
-    del num_classes
-    if len(y) != self.total:
-      raise errors.InputError(
-        'client',
-        f'array of length {self.total}',
-        f'must have one entry for each of the {len(y)} labels in y',
-      )
-    return self.parts
-
-
-def by_client(client: Any, min_examples: int = 1) -> ByClient:
+def by_client(client: Any, min_examples: int = 1) -> base.Partition:
   """Gives each client the examples with its id, in their order.
 
   Clients are sorted by id, and `ClientData` uses the ids as their names.
@@ -43,9 +17,6 @@ def by_client(client: Any, min_examples: int = 1) -> ByClient:
   Args:
     client: the client id of each example [N]: names or whole numbers.
     min_examples: clients with fewer examples are left out.
-
-  Returns:
-    A `Partition`.
   """
   low = validation.integer('min_examples', min_examples, low=1)
   client_ids = _check_ids(client)
@@ -61,9 +32,19 @@ def by_client(client: Any, min_examples: int = 1) -> ByClient:
   order = np.argsort(inverse, kind='stable').astype(np.int32)
   parts = np.split(order, np.cumsum(counts)[:-1])
   kept = np.flatnonzero(counts >= low)
-  return ByClient(
-    [str(names[k]) for k in kept], [parts[k] for k in kept], len(client_ids)
-  )
+
+  def partition(y: np.ndarray, num_classes: int) -> list[np.ndarray]:
+    del num_classes
+    if len(y) != len(client_ids):
+      raise errors.InputError(
+        'client',
+        f'array of length {len(client_ids)}',
+        f'must have one entry for each of the {len(y)} labels in y',
+      )
+    return [parts[k] for k in kept]
+
+  partition.client_ids = [str(names[k]) for k in kept]  # type: ignore[attr-defined]
+  return partition
 
 
 def _check_ids(client: Any) -> np.ndarray:

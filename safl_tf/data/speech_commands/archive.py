@@ -36,14 +36,7 @@ _MAX_LOGGED = 5  # skipped clips
 
 
 class Clip(NamedTuple):
-  """The file of a clip.
-
-  Attributes:
-    name: `<word>/<file>`, with a slash on any system.
-    split: one of `SPLITS`.
-    size: in bytes.
-    mtime_ns: the time of the last change.
-  """
+  """The file of a clip: `<word>/<file>`, its split, bytes and time."""
 
   name: str
   split: str
@@ -55,16 +48,7 @@ def find(speech_dir: str) -> list[Clip]:
   """Lists the clips of the 30 words in a folder, sorted by name.
 
   Without both lists in the folder, `hashed_split` assigns the splits, as it
-  did when the lists were made.
-
-  Args:
-    speech_dir: the folder of the extracted archive.
-
-  Returns:
-    At least one clip.
-
-  Raises:
-    InputError: the folder does not exist or has no clips.
+  did when the lists were made. A folder without clips is an error.
   """
   if not os.path.isdir(speech_dir):
     raise errors.InputError(
@@ -100,11 +84,7 @@ def find(speech_dir: str) -> list[Clip]:
 
 
 def read(speech_dir: str, name: str) -> np.ndarray:
-  """Returns the samples of a clip, int16 [n].
-
-  Raises:
-    ClipError: the clip cannot be read.
-  """
+  """Returns the samples of a clip, int16 [n], or raises a `ClipError`."""
   try:
     with open(os.path.join(speech_dir, name), 'rb') as file:
       return features.decode(file.read())
@@ -138,12 +118,7 @@ def hashed_split(name: str) -> str:
 
 
 def log_skipped(skipped: Sequence[str], total: int) -> None:
-  """Logs the number of unreadable clips and the first few of them.
-
-  Args:
-    skipped: names of clips with the reasons.
-    total: the number of all clips.
-  """
+  """Logs the number of unreadable clips of `total` and the first reasons."""
   if skipped:
     logging.warning('skipped %d of %d clips:', len(skipped), total)
     for line in skipped[:_MAX_LOGGED]:

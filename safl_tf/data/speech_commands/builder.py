@@ -57,13 +57,7 @@ class SpeechCommandsV001(tfds.core.GeneratorBasedBuilder):
   def __init__(
     self, *, speech_dir: str | os.PathLike[str] | None = None, **kwargs: Any
   ):
-    """Creates a builder.
-
-    Args:
-      speech_dir: the folder of the extracted archive; None means to download
-        the archive.
-      **kwargs: arguments of TFDS builders, such as `data_dir`.
-    """
+    """Creates a builder, which downloads the archive without `speech_dir`."""
     super().__init__(**kwargs)
     self._speech_dir = speech_dir
     self._original_state['speech_dir'] = speech_dir  # for pickling

@@ -67,19 +67,9 @@ def cached(
 
 
 def from_folder(
-  speech_dir: str,
-  clips: list[archive.Clip],
-  power: float,
-  progress: bool | None,
+  speech_dir: str, clips: list[archive.Clip], power: float
 ) -> ClipFeatures:
-  """Computes the features of clips in a folder, one batch per thread.
-
-  Args:
-    speech_dir: the folder of the extracted archive.
-    clips: the result of `archive.find`.
-    power: the exponent of the spectrum; see `features`.
-    progress: whether to show a bar; None means only on a terminal.
-  """
+  """Computes the features of clips in a folder, one batch per thread."""
   coefficients = np.empty(
     (len(clips), features.FRAMES, features.COEFFICIENTS), np.float32
   )
@@ -100,7 +90,7 @@ def from_folder(
 
   pool = concurrent.futures.ThreadPoolExecutor(os.cpu_count())
   try:
-    with _progress_bar(len(clips), progress) as bar:
+    with _progress_bar(len(clips)) as bar:
       for size in pool.map(compute_batch, range(0, len(clips), _BATCH)):
         bar.update(size)
   finally:
@@ -114,21 +104,13 @@ def from_folder(
   )
 
 
-def from_tfds(
-  builder: Any, power: float, progress: bool | None
-) -> ClipFeatures:
-  """Computes the features of the prepared TFDS data set.
-
-  Args:
-    builder: a prepared `SpeechCommandsV001`.
-    power: the exponent of the spectrum; see `features`.
-    progress: whether to show a bar; None means only on a terminal.
-  """
+def from_tfds(builder: Any, power: float) -> ClipFeatures:
+  """Computes the features of a prepared `SpeechCommandsV001`."""
   import tensorflow as tf
 
   function = features.compiled(power)
   parts, names, splits = [], [], []
-  with _progress_bar(builder.info.splits.total_num_examples, progress) as bar:
+  with _progress_bar(builder.info.splits.total_num_examples) as bar:
     for split in archive.SPLITS:
       batches = (
         builder.as_dataset(split=split, shuffle_files=False)
@@ -164,10 +146,8 @@ def _read(path: str) -> ClipFeatures:
   return outcome
 
 
-def _progress_bar(clips: int, progress: bool | None) -> tqdm.tqdm:
+def _progress_bar(clips: int) -> tqdm.tqdm:
+  """Returns a bar, which is shown only on a terminal."""
   return tqdm.tqdm(
-    total=clips,
-    desc='speech features',
-    unit='clip',
-    disable=None if progress is None else not progress,
+    total=clips, desc='speech features', unit='clip', disable=None
   )

@@ -43,16 +43,10 @@ class ClipError(ValueError):
 
 
 def decode(data: bytes) -> np.ndarray:
-  """Returns the samples of a .wav file.
-
-  Args:
-    data: the file's bytes: 16-bit PCM, mono, 16 kHz.
-
-  Returns:
-    int16 [n], with n >= 1.
+  """Returns the samples of a .wav file, int16 [n] with n >= 1.
 
   Raises:
-    ClipError: the file has another format, or is truncated or empty.
+    ClipError: the file is not 16-bit PCM, mono, 16 kHz, or truncated or empty.
   """
   try:
     with wave.open(io.BytesIO(data)) as clip:
@@ -111,9 +105,7 @@ def mfcc(
 ) -> 'tf.Tensor':
   """Returns the mel-frequency cepstral coefficients, float32 [N, 59, 13].
 
-  Args:
-    waveforms: float32 [N, 16000], in [-1, 1].
-    power: 2 for the power spectrum |X|², 1 for the magnitudes |X|.
+  The arguments are those of `mel_spectrogram`.
   """
   import tensorflow as tf
 

@@ -20,7 +20,6 @@ def load(
   power: float = 2.0,
   words: str = 'all',
   include_validation: bool = False,
-  progress: bool | None = None,
 ) -> dataset.Dataset:
   """Loads the standardised features of the clips, always in the same order.
 
@@ -46,14 +45,9 @@ def load(
     words: 'all' 30, or ten 'commands': yes, no, up, down, left, right, on, off,
       stop and go.
     include_validation: whether to train on the validation split as well.
-    progress: whether to show a bar; None means only on a terminal.
 
   Returns:
     A `Dataset` whose client ids are the speakers.
-
-  Raises:
-    InputError: an argument is invalid, the data set is not available, or no
-      clip is readable.
   """
   power = features.check_power(power)
   validation.choice('words', words, choices.SPEECH_WORDS)
@@ -68,12 +62,12 @@ def load(
     computed = extract.cached(
       cache_dir,
       [features.FRONT_END, power, clips],
-      lambda: extract.from_folder(folder, clips, power, progress),
+      lambda: extract.from_folder(folder, clips, power),
     )
   else:
     folder = tfds.data_folder(data_dir)
     source = 'data_dir', folder
-    computed = _from_tfds(folder, cache_dir, power, progress)
+    computed = _from_tfds(folder, cache_dir, power)
   total = len(computed.names) + len(computed.skipped)
   archive.log_skipped(computed.skipped.tolist(), total)
   class_names = archive.COMMANDS if words == 'commands' else archive.WORDS
@@ -84,7 +78,7 @@ def load(
 
 
 def _from_tfds(
-  folder: str, cache_dir: str, power: float, progress: bool | None
+  folder: str, cache_dir: str, power: float
 ) -> extract.ClipFeatures:
   """Returns the features of the TFDS data set; prepares it if missing."""
   from safl_tf.data.speech_commands import builder as builder_lib
@@ -111,7 +105,7 @@ def _from_tfds(
     return extract.cached(
       cache_dir,
       [features.FRONT_END, power, files],
-      lambda: extract.from_tfds(builder, power, progress),
+      lambda: extract.from_tfds(builder, power),
     )
   except Exception as error:
     raise tfds.unreadable(NAME, path, error) from error
@@ -126,13 +120,8 @@ def _dataset(
   """Selects the clips of some words and standardises their features.
 
   Clips are sorted by the SHA-1 of their names, which does not depend on their
-  source and mixes the words.
-
-  Args:
-    computed: the features of all clips.
-    class_names: the words.
-    train_splits: the splits to train on.
-    source: the argument that locates the clips, and its value.
+  source and mixes the words. `source` is the argument that locates the clips,
+  and its value.
   """
   label = {word: i for i, word in enumerate(class_names)}
   names, splits = computed.names.tolist(), computed.splits.tolist()
@@ -171,11 +160,7 @@ def _dataset(
 
 
 def _standardise(train: np.ndarray, test: np.ndarray) -> dict[str, list[float]]:
-  """Standardises [n, 59, 13] in place with the moments of `train`.
-
-  Returns:
-    The `mean` and `deviation` of each coefficient.
-  """
+  """Standardises [n, 59, 13] in place with the moments of `train`."""
   mean = train.mean(axis=(0, 1), dtype=np.float64).astype(np.float32)
   train -= mean
   test -= mean

@@ -55,6 +55,7 @@ def test_names_and_floats(tmp_path):
     'a,Target,b\n1,7,2\n3,9,4\n',
     'a,y,b\n"1","7",2\n3,9,4\n',
     'b,c,label\n1,2,7\n3,4,9\n',
+    'b,c,label\n1,2,"7"\n3,4,"9"\n',
     '1,2,label\n1,2,7\n3,4,9\n',  # a header, as there is a label
   ],
 )
@@ -166,116 +167,96 @@ def test_client_ids_keep_leading_zeros(tmp_path):
 
 
 INVALID = {
-  'empty': ('', {}, 'is empty'),
-  'blank': ('\n \n\n', {}, 'is empty'),
-  'header only': ('a,b,label\n', {}, 'has a header but no examples'),
+  'empty': ('', 'is empty'),
+  'blank': ('\n \n\n', 'is empty'),
+  'header only': ('a,b,label\n', 'has a header but no examples'),
   'text': (
     FLOWERS.replace('1.4', 'much'),
-    {},
     "line 5, column petal: 'much' is not a finite number",
   ),
-  'text among integers': ('1,2,0\n3,4,1\n5,x,0\n', {}, 'line 3, column 2: '),
-  'nan': (FLOWERS.replace('4.9', 'nan'), {}, 'line 3, column sepal: '),
-  'too large': (FLOWERS.replace('4.9', '1e39'), {}, 'line 3, column sepal: '),
-  'boolean': ('a,label\nTrue,0\nFalse,1\n', {}, 'line 2, column a: '),
-  'empty cell': (
-    FLOWERS.replace('7.0', ''),
-    {},
-    'line 5, column sepal is empty',
-  ),
+  'text among integers': ('1,2,0\n3,4,1\n5,x,0\n', 'line 3, column 2: '),
+  'nan': (FLOWERS.replace('4.9', 'nan'), 'line 3, column sepal: '),
+  'too large': (FLOWERS.replace('4.9', '1e39'), 'line 3, column sepal: '),
+  'boolean': ('a,label\nTrue,0\nFalse,1\n', 'line 2, column a: '),
+  'empty cell': (FLOWERS.replace('7.0', ''), 'line 5, column sepal is empty'),
   'empty label': (
     FLOWERS.replace('0.3,setosa', '0.3,'),
-    {},
     'line 3, column species is empty',
   ),
   'ragged': (
     FLOWERS.replace('6.4,', ''),
-    {},
     'line 6 has 2 columns, but line 1 has 3',
   ),
-  'ragged integers': ('1,2,0\n\n3,4,1,1\n', {}, 'line 3 has 4 columns'),
+  'ragged integers': ('1,2,0\n\n3,4,1,1\n', 'line 3 has 4 columns'),
   'all rows longer than the header': (
     'a,b,label\n1,2,3,0\n2,3,4,1\n',
-    {},
     'line 2 has 4 columns, but line 1 has 3',
   ),
-  'unclosed quote': ('a,label\n"1,0\n2,1\n', {}, 'line 3: '),
-  'text after a quote': ('a,label\n1,0\n"2"3,1\n', {}, 'line 3: '),
-  'NUL': (b'a,label\n1,0\n2\x003,1\n', {}, 'line 3, column a: '),
+  'unclosed quote': ('a,label\n"1,0\n2,1\n', 'line 3: '),
+  'text after a quote': ('a,label\n1,0\n"2"3,1\n', 'line 3: '),
+  'underscore': ('a,label\n1,0\n2_3,1\n', 'line 3, column a: '),
+  'NUL': (b'a,label\n1,0\n2\x003,1\n', 'line 3, column a: '),
   'encoding': (
     b'a,label\n1,caf\n2,th\n3,caf\xe9\n',
-    {},
     'line 4 is not UTF-8 text; save the file as UTF-8',
   ),
   'no label column': (
     FLOWERS,
-    {'label_column': 'kind'},
     'has no column kind (--label_column); its columns are sepal, petal, '
     'species',
+    {'label_column': 'kind'},
   ),
   'no header': (
     '1,2,0\n3,4,1\n',
-    {'label_column': 'kind'},
     'has no column kind (--label_column); its columns are 1, 2, 3',
+    {'label_column': 'kind'},
   ),
   'no client column': (
     FLOWERS,
-    {'client_column': 'who'},
     'has no column who (--client_column); ',
+    {'client_column': 'who'},
   ),
   'one column': (
     'a\n1\n',
-    {},
     'line 1: columns a; must be a label and at least one feature, separated by '
     'commas, semicolons or tabs',
   ),
-  'client alone': ('client\n1\n', {}, 'line 1: columns client; '),
+  'client alone': ('client\n1\n', 'line 1: columns client; '),
   'label and client': (
     'a,b,label\n1,2,3\n',
-    {'client_column': 'label'},
     'line 1: columns a, b, label; ',
+    {'client_column': 'label'},
   ),
-  'unnamed column': (
-    ',a,label\n0,1,2\n',
-    {},
-    'line 1: column 1 has no name',
-  ),
-  'repeated name': (
-    'a,b,a,label\n0,1,2,3\n',
-    {},
-    'line 1: column a appears twice',
-  ),
+  'unnamed column': (',a,label\n0,1,2\n', 'line 1: column 1 has no name'),
+  'repeated name': ('a,b,a,label\n0,1,2,3\n', 'line 1: column a appears twice'),
   'label with a fraction': (
     'a,target\n1,2\n2,0.5\n3,1\n',
-    {},
     'line 3, column target: 0.5 is not a whole number; labels must be whole '
     'numbers or names',
   ),
   'one class': (
     'a,label\n1,cat\n2,cat\n',
-    {},
     'line 2, column label: all labels are cat; there must be at least two',
   ),
   'unknown class': (
     FLOWERS,
-    {'class_names': ('setosa', 'virginica')},
     "line 5, column species: 'versicolor' is none of the known labels, setosa, "
     'virginica',
+    {'class_names': ('setosa', 'virginica')},
   ),
   'image size': (
     FLOWERS,
-    {'image_size': (3, 3)},
     'rows of shape [2] do not fit --image_size=3,3',
+    {'image_size': (3, 3)},
   ),
 }
 
 
-@pytest.mark.parametrize(
-  'text, options, message', INVALID.values(), ids=INVALID
-)
-def test_invalid(tmp_path, text, options, message):
+@pytest.mark.parametrize('case', INVALID.values(), ids=INVALID)
+def test_invalid(tmp_path, case):
+  text, message, *options = case
   with pytest.raises(errors.InputError) as caught:
-    load(tmp_path, text, **options)
+    load(tmp_path, text, **(options[0] if options else {}))
   name = f'csv:{tmp_path}/data.csv'
   assert str(caught.value).startswith(f'dataset={name}: {message}')
 

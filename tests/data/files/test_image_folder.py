@@ -1,5 +1,7 @@
 """Reading folder:FOLDER, valid and invalid."""
 
+import shutil
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -70,15 +72,17 @@ def test_classes_and_held_out_images(animals):
     assert (x == x[:, :1, :1, :1]).all()
 
 
-def test_train_and_test(animals):
-  parts = animals / 'parts'
-  parts.mkdir()
+def into_train(path):
+  (path / 'train').mkdir()
   for name in ('ant', 'bee'):
-    (parts / 'train').mkdir(exist_ok=True)
-    (animals / name).rename(parts / 'train' / name)
-  assert len(load(parts).x_test) == 2  # held out of train
-  write(parts / 'test' / 'bee' / 'a.png', image(77))
-  data = load(parts)
+    (path / name).rename(path / 'train' / name)
+
+
+def test_train_and_test(animals):
+  into_train(animals)
+  assert len(load(animals).x_test) == 2  # held out of train
+  write(animals / 'test' / 'bee' / 'a.png', image(77))
+  data = load(animals)
   assert len(data.x_train) == 10
   assert data.x_test[:, 0, 0, 0].tolist() == [77]
   assert data.y_test.tolist() == [1]
@@ -134,21 +138,14 @@ def test_resized(animals):
   np.testing.assert_allclose(small, ramp.reshape(4, 2).mean(axis=1), atol=12)
 
 
-def clear(folder):
-  for file in folder.iterdir():
-    file.unlink()
-
-
 def no_classes(path):
   for name in ('ant', 'bee'):
-    clear(path / name)
-    (path / name).rmdir()
+    shutil.rmtree(path / name)
 
 
-def into_train(path):
-  (path / 'train').mkdir()
-  for name in ('ant', 'bee'):
-    (path / name).rename(path / 'train' / name)
+def no_image(path):
+  shutil.rmtree(path / 'bee')
+  (path / 'bee').mkdir()
 
 
 def empty_test(path):
@@ -170,7 +167,7 @@ INVALID = {
     empty_test,
     'test has no folders of images, which must be one for each class',
   ),
-  'empty class': (lambda path: clear(path / 'bee'), 'class bee has no image'),
+  'empty class': (no_image, 'class bee has no image'),
   'other file': (
     lambda path: (path / 'bee' / 'notes.txt').write_text('a'),
     'bee/notes.txt is not a png, jpeg, gif or bmp file',
@@ -185,7 +182,7 @@ INVALID = {
     'resizes all',
   ),
   'one class': (
-    lambda path: (clear(path / 'bee'), (path / 'bee').rmdir()),
+    lambda path: shutil.rmtree(path / 'bee'),
     'ant/0.png: all labels are ant; there must be at least two',
   ),
   'unknown test class': (

@@ -5,12 +5,7 @@ import pytest
 
 from safl_tf.data import client_data, partition
 from safl_tf.util import errors
-
-NUM_CLASSES = 10
-
-
-def labels(total=6000):
-  return np.random.default_rng(0).integers(0, NUM_CLASSES, total, np.int32)
+from tests.data.partition.test_partition import NUM_CLASSES, labels
 
 
 @pytest.mark.parametrize('each', [1, 2, 3])
@@ -57,12 +52,9 @@ def test_sizes_are_log_normal(sigma):
   np.testing.assert_allclose(logs[841] - middle, sigma, rtol=0.15)
 
 
-def test_zero_sigma_gives_equal_sizes():
+def test_sizes_with_extreme_sigma():
   sizes = [len(p) for p in partition.quantity(7, 0.0)(labels(1003), 10)]
   assert set(sizes) == {143, 144}
-
-
-def test_largest_sigma():
   sizes = [len(p) for p in partition.quantity(20, 100.0)(labels(5000), 10)]
   assert sorted(sizes)[:-1] == [1] * 19 and sum(sizes) == 5000
 
@@ -79,24 +71,6 @@ def test_quantity_with_fewer_examples_than_clients():
   assert [len(part) for part in parts] == [1] * 25
   held = np.bincount(np.concatenate(parts), minlength=10)
   assert set(held) == {2, 3}
-
-
-@pytest.mark.parametrize(
-  'make, argument, value',
-  [
-    (partition.shards, 'num_clients', 0),
-    (partition.shards, 'shards_per_client', 0),
-    (partition.shards, 'shards_per_client', 1.5),
-    (partition.shards, 'seed', -1),
-    (partition.quantity, 'num_clients', 2.5),
-    (partition.quantity, 'sigma', -0.1),
-    (partition.quantity, 'sigma', 101.0),
-    (partition.quantity, 'seed', 'a'),
-  ],
-)
-def test_bad_arguments(make, argument, value):
-  with pytest.raises(errors.InputError, match=f'^{argument}={value}: must be'):
-    make(**{'num_clients': 3, argument: value})
 
 
 CLIENTS = {
@@ -136,8 +110,11 @@ def test_small_clients_are_left_out():
   parts = made(np.zeros(6, np.int32), 1)
   assert [part.tolist() for part in parts] == [[1, 4], [0, 2, 5]]
   assert all(part.dtype == np.int32 for part in parts)
-  with pytest.raises(errors.InputError, match=r'^min_examples=4: .*most 3$'):
-    partition.by_client(client, min_examples=4)
+  for number, hint in ((4, '.*most 3$'), (0, 'must be')):
+    with pytest.raises(
+      errors.InputError, match=f'^min_examples={number}: {hint}'
+    ):
+      partition.by_client(client, min_examples=number)
 
 
 @pytest.mark.parametrize(
@@ -160,8 +137,3 @@ def test_client_ids_of_other_data():
   made = partition.by_client(['a', 'b'])
   with pytest.raises(errors.InputError, match=r'^client=.* 2: .* the 3 labels'):
     made(np.zeros(3, np.int32), 1)
-
-
-def test_invalid_minimum():
-  with pytest.raises(errors.InputError, match=r'^min_examples=0: must be'):
-    partition.by_client(['a'], min_examples=0)

@@ -76,8 +76,8 @@ def test_contents(clients, path):
   for k, client in enumerate(content['clients']):
     assert client['id'] == str(k)
     counts = np.bincount(clients.y[client['indices']]).tolist()
-    wanted = {str(c): count for c, count in enumerate(counts) if count}
-    assert client['label_counts'] == wanted
+    expected = {str(c): count for c, count in enumerate(counts) if count}
+    assert client['label_counts'] == expected
 
 
 def test_one_client_per_line(clients, path):
@@ -98,106 +98,67 @@ def test_text_is_reproducible(clients, path):
   assert text == path.read_text()
 
 
-def set_to(*keys, value):
-  """A change of one place of a manifest."""
-
-  def change(content):
-    for key in keys[:-1]:
-      content = content[key]
-    content[keys[-1]] = value
-
-  return change
-
-
-def without(*keys):
-  def change(content):
-    for key in keys[:-1]:
-      content = content[key]
-    del content[keys[-1]]
-
-  return change
-
-
+MISSING = object()
+CLIENT = "client 3 ('3'): "
 INVALID = [
-  (set_to('format', value='x 1'), 'is not a manifest: its format must be "'),
-  (without('format'), 'is not a manifest: its format must be "'),
-  (without('num_classes'), 'num_classes is missing'),
-  (without('clients'), 'clients is missing'),
-  (set_to('dataset', value=3), 'dataset must be text'),
-  (set_to('partition', value=[]), 'partition must be an object'),
-  (set_to('num_examples', value=300.0), 'num_examples must be a whole number'),
-  (set_to('num_examples', value=True), 'num_examples must be a whole number'),
-  (
-    set_to('num_examples', value=0),
-    'num_examples=0: must be a whole number >=',
-  ),
-  (
-    set_to('num_classes', value=-1),
-    'num_classes=-1: must be a whole number >=',
-  ),
-  (set_to('clients', value={}), 'clients must be a list'),
-  (set_to('clients', value=[]), 'clients must hold at least one'),
-  (set_to('clients', 3, value=7), 'client 3: must be an object with id, indic'),
-  (without('clients', 3, 'id'), 'client 3: id is missing'),
-  (without('clients', 3, 'indices'), "client 3 ('3'): indices is missing"),
-  (set_to('clients', 3, 'id', value=3), 'client 3 (3): id must be text'),
-  (
-    set_to('clients', 3, 'id', value='1'),
-    "client 3 ('1'): id must be unique",
-  ),
-  (
-    set_to('clients', 3, 'indices', value=[]),
-    "client 3 ('3'): indices must not be empty",
-  ),
-  (
-    set_to('clients', 3, 'indices', value=[1, 300]),
-    "client 3 ('3'): index 300 must be in [0, 299]",
-  ),
-  (
-    set_to('clients', 3, 'indices', value=[-1, 2]),
-    "client 3 ('3'): index -1 must be in [0, 299]",
-  ),
-  (
-    set_to('clients', 3, 'indices', value=[10**30]),
-    f"client 3 ('3'): index {10**30} must be in [0, 299]",
+  ('format', 'x 1', 'is not a manifest: its format must be "'),
+  ('format', MISSING, 'is not a manifest: its format must be "'),
+  ('num_classes', MISSING, 'num_classes is missing'),
+  ('num_classes', -1, 'num_classes=-1: must be a whole number >='),
+  ('dataset', 3, 'dataset must be text'),
+  ('partition', [], 'partition must be an object'),
+  ('num_examples', 300.0, 'num_examples must be a whole number'),
+  ('num_examples', True, 'num_examples must be a whole number'),
+  ('num_examples', 0, 'num_examples=0: must be a whole number >='),
+  ('clients', MISSING, 'clients is missing'),
+  ('clients', {}, 'clients must be a list'),
+  ('clients', [], 'clients must hold at least one'),
+  ('clients 3', 7, 'client 3: must be an object with id, indic'),
+  ('clients 3 id', MISSING, 'client 3: id is missing'),
+  ('clients 3 id', 3, 'client 3 (3): id must be text'),
+  ('clients 3 id', '1', "client 3 ('1'): id must be unique"),
+  ('clients 3 indices', MISSING, CLIENT + 'indices is missing'),
+  ('clients 3 indices', [], CLIENT + 'indices must not be empty'),
+  *(
+    ('clients 3 indices', rows, f'{CLIENT}index {row} must be in [0, 299]')
+    for rows, row in (([1, 300], 300), ([-1, 2], -1), ([10**30], 10**30))
   ),
   *(
-    (
-      set_to('clients', 3, 'indices', value=[1, value]),
-      "client 3 ('3'): indices must be whole numbers",
-    )
-    for value in (1.0, True, '2', None, [2])
+    ('clients 3 indices', [1, row], CLIENT + 'indices must be whole numbers')
+    for row in (1.0, True, '2', None, [2])
   ),
-  (
-    set_to('clients', 3, 'label_counts', value=[1]),
-    "client 3 ('3'): label_counts must be an object",
-  ),
+  ('clients 3 label_counts', [1], CLIENT + 'label_counts must be an object'),
 ]
 
 
-@pytest.mark.parametrize('change, hint', INVALID)
-def test_invalid_manifests(path, change, hint):
-  content = json.loads(path.read_text())
-  change(content)
-  path.write_text(json.dumps(content))
+@pytest.mark.parametrize('place, value, hint', INVALID)
+def test_invalid_manifests(path, place, value, hint):
+  whole = content = json.loads(path.read_text())
+  *keys, last = [int(key) if key.isdigit() else key for key in place.split()]
+  for key in keys:
+    content = content[key]
+  content[last] = value
+  if value is MISSING:
+    del content[last]
+  path.write_text(json.dumps(whole))
   with pytest.raises(errors.InputError) as caught:
     partition.from_manifest(path)
   assert str(caught.value).startswith(f'path={path}: {hint}')
 
 
 @pytest.mark.parametrize(
-  'data', [b'', b'{"format": ', b'\xff\xfe\xfd', b'[' * 100_000]
+  'data, message',
+  [
+    *(
+      (data, r'is not JSON \(.+\)$')
+      for data in (b'', b'{"format": ', b'\xff\xfe\xfd', b'[' * 100_000)
+    ),
+    *((data, 'is not a manifest: ') for data in (b'[]', b'3', b'null')),
+  ],
 )
-def test_not_json(path, data):
+def test_not_a_manifest(path, data, message):
   path.write_bytes(data)
-  with pytest.raises(errors.InputError, match=r'^path=.*: is not JSON \(.+\)$'):
-    partition.from_manifest(path)
-
-
-@pytest.mark.parametrize('text', ['[]', '3', 'null'])
-def test_other_json(path, text):
-  path.write_text(text)
-  with pytest.raises(errors.InputError, match=r'^path=.*: is not a manifest: '):
+  with pytest.raises(errors.InputError, match=f'^path=.*: {message}'):
     partition.from_manifest(path)
 
 

@@ -1,5 +1,6 @@
 import hashlib
 import math
+import re
 
 import numpy as np
 import pytest
@@ -37,6 +38,7 @@ SIZED = [
   partition.dirichlet,
 ]
 DISJOINT = [partition.iid, partition.shards, partition.quantity]
+ALL = [*SIZED, *DISJOINT[1:]]
 
 
 def check_contract(parts, y, num_clients):
@@ -91,15 +93,15 @@ BITS = [
 ]
 
 
-@pytest.mark.parametrize('make, wanted', BITS)
-def test_bits(make, wanted):
+@pytest.mark.parametrize('make, expected', BITS)
+def test_bits(make, expected):
   parts = make(labels(), NUM_CLASSES)
   sizes = [np.int32(len(part)) for part in parts]
   data = b''.join(
     size.tobytes() + part.tobytes()
     for size, part in zip(sizes, parts, strict=True)
   )
-  assert hashlib.sha256(data).hexdigest()[:16] == wanted
+  assert hashlib.sha256(data).hexdigest()[:16] == expected
 
 
 @pytest.mark.parametrize('make', FACTORIES.values(), ids=FACTORIES)
@@ -212,33 +214,56 @@ BAD = [
   ('num_clients', 0),
   ('num_clients', 2.5),
   ('num_clients', True),
+  ('seed', -1),
+  ('seed', 'a'),
+]
+BAD_SIZES = [
   ('mean_examples', 0),
   ('mean_examples', math.nan),
   ('variance_examples', -1.0),
   ('variance_examples', math.inf),
-  ('seed', -1),
-  ('seed', 'a'),
+]
+BAD_OPTIONS = [
+  (partition.by_labels, 'max_labels', 0),
+  (partition.biased, 'max_labels', 1),
+  (partition.biased, 'biased_fraction', -0.1),
+  (partition.biased, 'biased_fraction', 1.1),
+  (partition.biased, 'biased_label', -1),
+  *(
+    (partition.dirichlet, 'alpha', alpha)
+    for alpha in (0, -1.0, 1e-10, 1e10, math.nan, 'a')
+  ),
+  (partition.shards, 'shards_per_client', 0),
+  (partition.shards, 'shards_per_client', 1.5),
+  (partition.quantity, 'sigma', -0.1),
+  (partition.quantity, 'sigma', 101.0),
 ]
 
 
-@pytest.mark.parametrize('make', SIZED)
-@pytest.mark.parametrize('argument, value', BAD)
+@pytest.mark.parametrize(
+  'make, argument, value',
+  [
+    *((make, *bad) for make in ALL for bad in BAD),
+    *((make, *bad) for make in SIZED for bad in BAD_SIZES),
+    *BAD_OPTIONS,
+  ],
+)
 def test_factories_check_arguments(make, argument, value):
-  with pytest.raises(errors.InputError, match=f'^{argument}={value}: must be'):
+  message = re.escape(f'{argument}={value}: must be')
+  with pytest.raises(errors.InputError, match=f'^{message}'):
     make(**{'num_clients': 3, argument: value})
 
 
-def test_zero_max_labels():
-  with pytest.raises(errors.InputError, match=r'^max_labels=0: must be'):
-    partition.by_labels(3, max_labels=0)
+@pytest.mark.parametrize(
+  'make, low', [(partition.by_labels, 1), (partition.biased, 2)]
+)
+def test_more_labels_than_classes(make, low):
+  message = rf'^max_labels=7: .*\[{low}, 4\]'
+  with pytest.raises(errors.InputError, match=message):
+    make(3)(labels(100, 4), 4)
 
 
-def test_more_labels_than_classes():
-  with pytest.raises(errors.InputError, match=r'^max_labels=7: .*\[1, 4\]'):
-    partition.by_labels(3)(labels(100, 4), 4)
-
-
-@pytest.mark.parametrize('make', [*SIZED, *DISJOINT[1:]])
+@pytest.mark.parametrize('make', ALL)
 def test_no_labels(make):
   with pytest.raises(errors.InputError, match=r'^y=no labels: '):
     make(3)(np.zeros(0, np.int32), NUM_CLASSES)

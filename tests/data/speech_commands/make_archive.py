@@ -33,24 +33,27 @@ def noise(seed, length=16000):
   return rng.integers(-3000, 3000, length).astype('<i2')
 
 
+def names(speakers):
+  """Returns the names of the clips of some speakers."""
+  return [
+    f'{word}/{speaker}_nohash_{i}.wav'
+    for i, word in enumerate(WORDS)
+    for speaker in speakers
+  ]
+
+
 def write_folder(folder, lists=True):
   """Writes each word once per speaker: splits of 12, 9 and 9 clips."""
   speakers = TRAIN_SPEAKERS + VALIDATION_SPEAKERS + TEST_SPEAKERS
-  for i, word in enumerate(WORDS):
-    (folder / word).mkdir(parents=True)
-    for j, who in enumerate(speakers):
-      length = 17000 - 1000 * (j % 3)
-      data = wav(noise(100 * i + j, length))
-      (folder / word / f'{who}_nohash_{i}.wav').write_bytes(data)
+  for number, name in enumerate(names(speakers)):
+    i, j = divmod(number, len(speakers))
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    data = wav(noise(100 * i + j, 17000 - 1000 * (j % 3)))
+    (folder / name).write_bytes(data)
   (folder / '_background_noise_').mkdir()
   hum = wav(noise(999, 20000))
   (folder / '_background_noise_' / 'hum.wav').write_bytes(hum)
   (folder / 'README.md').write_text('Speech Commands')
-  for name, who in LISTS.items() if lists else ():
-    lines = [
-      f'{word}/{one}_nohash_{i}.wav\n'
-      for i, word in enumerate(WORDS)
-      for one in who
-    ]
-    (folder / name).write_text(''.join(lines))
+  for name, listed in LISTS.items() if lists else ():
+    (folder / name).write_text('\n'.join([*names(listed), '']))
   return folder
