@@ -113,7 +113,7 @@ def _check_folders(path: pathlib.Path, runs: Sequence[RunConfig]) -> None:
     hint = 'is the folder of a run; choose another name'
     raise errors.InputError('experiment', path, hint)
   for run in runs:
-    run.check_directory()
+    run.directory().check()
   for folder in sorted(path.glob('*_seed*')):
     other = (metrics_log.read_hparams(folder) or {}).get('flags', {})
     if other.keys() >= set(_VARIED):

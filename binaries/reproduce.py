@@ -119,7 +119,7 @@ def main(flags: absl_flags.FlagValues) -> None:
   try:
     for job in requested:
       for _, config in job.runs:
-        config.check_directory()
+        config.directory().check()
     for job in requested:
       try:
         _reproduce(job)

@@ -34,7 +34,7 @@ def main(flags: absl_flags.FlagValues) -> None:
   """Trains one run and prints a summary."""
   start = time.perf_counter()
   config = RunConfig.get(flags)
-  config.check_directory()
+  config.directory().check()
   program.start_tensorflow()
   history, failure = train(config, config.load())
   _print_summary(history, config.path, time.perf_counter() - start)

@@ -148,10 +148,6 @@ class RunConfig(
       if (value := getattr(self, field.name)) is not None or field.metadata
     }
 
-  def check_directory(self) -> None:
-    """Refuses a folder that is not writable or has a run with other flags."""
-    self.directory().check()
-
   def directory(self) -> 'run_directory.RunDirectory':
     """Returns the folder of the run without creating it."""
     from safl_tf.training import run_directory
