@@ -43,9 +43,8 @@ class Schedule:
   stop_at_accuracy: float | None = None
 
   def __post_init__(self) -> None:
-    validation.integer('rounds', self.rounds, low=1)
-    validation.integer('eval_every', self.eval_every, low=1)
-    validation.integer('checkpoint_every', self.checkpoint_every, low=1)
+    for name in ('rounds', 'eval_every', 'checkpoint_every'):
+      validation.integer(name, getattr(self, name), low=1)
     if self.stop_at_accuracy is not None:
       validation.real('stop_at_accuracy', self.stop_at_accuracy, 0, 1)
 

@@ -226,12 +226,7 @@ class LoadedRun(NamedTuple):
 
 
 def load(path: str | pathlib.Path, argument: str = 'run') -> LoadedRun:
-  """Loads the newest global model of a run directory.
-
-  Args:
-    path: the directory.
-    argument: the argument to name in an error.
-  """
+  """Loads the newest global model; errors name `argument`."""
   import keras
 
   from safl_tf.algorithms.fed_ma import layer_chain, progress
