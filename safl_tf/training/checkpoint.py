@@ -44,14 +44,7 @@ _MAX_FILES = 200
 
 
 class Restored(NamedTuple):
-  """A checkpoint that was read.
-
-  Attributes:
-    round_number: the round after which it was saved.
-    arrays: all arrays but the clients' models.
-    meta: the run's metadata.
-    client_models: the clients' models, if requested.
-  """
+  """A checkpoint of a round; `client_models` only if requested."""
 
   round_number: int
   arrays: dict[str, np.ndarray]

@@ -4,6 +4,7 @@ Imports TensorFlow only where it is needed, so that programs can check a
 directory without it.
 """
 
+import functools
 import json
 import os
 import pathlib
@@ -28,19 +29,17 @@ _MEMORY = 'memory/'  # prefix of the names of the aggregator's arrays
 _LARGE_BYTES, _LONG_SECONDS = 100e6, 5.0
 
 # Flags that may change when a run is resumed, as they do not affect results.
-_MUTABLE_FLAGS = frozenset(
-  {
-    'checkpoint_every',
-    'data_dir',
-    'client_store',
-    'client_table',
-    'experiment',
-    'export',
-    'keep_checkpoints',
-    'output_dir',
-    'rounds',
-    'stop_at_accuracy',
-  }
+_MUTABLE_FLAGS = (
+  'checkpoint_every',
+  'data_dir',
+  'client_store',
+  'client_table',
+  'experiment',
+  'export',
+  'keep_checkpoints',
+  'output_dir',
+  'rounds',
+  'stop_at_accuracy',
 )
 
 
@@ -242,23 +241,18 @@ def load(path: str | pathlib.Path, argument: str = 'run') -> LoadedRun:
     raise errors.InputError(argument, path, error.hint) from error
   if restored is None or 'z_bar' not in restored.arrays:
     raise errors.InputError(argument, path, 'has no global model yet')
+  number = restored.round_number
   input_spec, from_logits = config.pop('inputs'), config.pop('from_logits')
   example = flat_model.zeros_like_spec(input_spec)
   model = keras.saving.deserialize_keras_object(config.pop('model'))
   flat = flat_model.FlatModel(model, example)
   widths = restored.arrays.get(_MEMORY + progress.WIDTHS)
   if widths is not None:  # FedMA may have widened layers
-    template = flat.template
-    flat = flat_model.FlatModel(
-      lambda: layer_chain.rebuild(template, widths), example
-    )
-  return LoadedRun(
-    model=flat.to_model(restored.arrays['z_bar']),
-    input_spec=input_spec,
-    from_logits=from_logits,
-    round_number=restored.round_number,
-    metadata={'round': restored.round_number, **config},
-  )
+    rebuild = functools.partial(layer_chain.rebuild, flat.template, widths)
+    flat = flat_model.FlatModel(rebuild, example)
+  model = flat.to_model(restored.arrays['z_bar'])
+  metadata = {'round': number, **config}
+  return LoadedRun(model, input_spec, from_logits, number, metadata)
 
 
 def is_run(path: str | pathlib.Path) -> bool:

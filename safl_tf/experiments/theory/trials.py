@@ -164,16 +164,9 @@ def run(
 ) -> 'pd.DataFrame':
   """Runs every setting once and compares it with its bounds.
 
-  Args:
-    settings: the settings, study by study.
-    trials: independent trials of each setting.
-    rounds: communication rounds for q = 1; else as many local steps.
-    seed: seed of all draws.
-    executor: one of `choices.EXECUTORS`.
-    on_start: is called with each setting before it runs.
-
-  Returns:
-    The tables of `compare`, one below the other.
+  Runs have as many communication rounds as given for q = 1; for other q, as
+  many local steps. `on_start` is called with each setting before it runs.
+  Returns the tables of `compare`, one below the other.
   """
   import pandas as pd
 
@@ -281,9 +274,7 @@ def _bounds(
     if setting.temperature is not None:
       last = bounds.last_round(setting.temperature, epsilon=epsilon)
       met = bool(t[-1] <= last * q)
-    main = bounds.main_bound(
-      t, problem, rate, epsilon, setting.p_of_round(1), q
-    )
-    yield '(16)', met, main
+    p = setting.p_of_round(1)  # the largest gives the weakest bound
+    yield '(16)', met, bounds.main_bound(t, problem, rate, epsilon, p, q)
     yield 'remark', met, bounds.remark_bound(t, problem, rate)
     yield 'Jensen', True, bounds.jensen_bound(t, problem, rate)
