@@ -83,11 +83,10 @@ def bullets(items: Iterable[str]) -> str:
 
 
 def table(lines: Sequence[Sequence[str]], keys: bool = False) -> str:
-  """Returns a table; a wide one scrolls sideways.
+  """Returns a table of headings and cells; a wide one scrolls sideways.
 
-  Args:
-    lines: the headings, then the cells; the first column holds row headings.
-    keys: whether to draw the line style of the i-th curve beside row i.
+  The first column holds row headings. With `keys`, the line style of the i-th
+  curve is drawn beside row i.
   """
   head = ''.join(f'<th scope="col">{html.escape(c)}</th>' for c in lines[0])
   body = ''

@@ -129,22 +129,17 @@ class Checkpoints:
     client_models: client_store.ClientStore | None = None,
     repair: bool = True,
   ) -> Restored | None:
-    """Reads the newest intact checkpoint.
+    """Reads the newest intact checkpoint; returns None if there is none.
 
-    Logs newer, corrupt checkpoints and renames them to `*.corrupt`.
+    Logs newer, corrupt checkpoints and renames them to `*.corrupt`. If all are
+    corrupt, raises an `InputError` and renames none: the run must not silently
+    start again.
 
     Args:
       client_models: the store before the first round, to restore the clients'
         models to. Without it, they are neither read nor verified.
       repair: whether to rename; must be False if another process may be
         training here.
-
-    Returns:
-      The checkpoint, or None if the directory has none.
-
-    Raises:
-      errors.InputError: all checkpoints are corrupt, and none is renamed: the
-        run must not silently start again.
     """
     corrupt: dict[int, checkpoint_io.CorruptError] = {}
     for number in reversed(self.rounds()):

@@ -171,15 +171,8 @@ def run(
 ) -> Result:
   """Runs a process to the end of its schedule; resumes from its directory.
 
-  Args:
-    process: the process.
-    schedule: when to evaluate, save and stop.
-    seed: seed of all random numbers.
-    test_data: (x, y) to evaluate the global model on.
-    directory: the run directory; nothing is written without it.
-    metadata: metadata of exported models, including `class_names`; the numbers
-      of the classes by default.
-    progress: whether to show a progress bar; by default only on a terminal.
+  `metadata` is that of exported models, with `class_names`; by default the
+  numbers of the classes. For the other arguments see `train`.
   """
   if schedule.rounds < process.rounds_per_pass:
     raise errors.InputError(

@@ -207,14 +207,10 @@ class RunDirectory:
 
 
 class LoadedRun(NamedTuple):
-  """A run's newest global model.
+  """A run's newest global model, as a plain Keras model.
 
-  Attributes:
-    model: a plain Keras model.
-    input_spec: its inputs, see `flat_model.FlatModel.input_spec`.
-    from_logits: whether its outputs are logits.
-    round_number: the round of the model.
-    metadata: the metadata of an export: `round`, `class_names`, ...
+  For `input_spec` see `flat_model.FlatModel`; `metadata` is that of an export:
+  `round`, `class_names`, ...
   """
 
   model: 'keras.Model'

@@ -240,6 +240,5 @@ def _steps(t: Any) -> np.ndarray:
 def _check_rate(problem: Problem, alpha: float) -> None:
   validation.real('alpha', alpha, 0, open_low=True)
   if alpha >= problem.max_rate:
-    raise errors.InputError(
-      'alpha', alpha, f'must be below 1/(2λ-μ) = {problem.max_rate:.6g}'
-    )
+    limit = f'1/(2λ-μ) = {problem.max_rate:.6g}'
+    raise errors.InputError('alpha', alpha, f'must be below {limit}')
