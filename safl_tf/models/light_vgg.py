@@ -19,14 +19,7 @@ def light_vgg(
   1.76M, but the layers that it lists, and that are built here, have 0.52M.
 
   Convolutions and poolings have 'same' padding, so that small inputs can be
-  pooled four times.
-
-  Args:
-    input_shape: height, width and channels of the images.
-    num_classes: number of outputs.
-    activation: activation of all hidden layers.
-    input_dtype: 'uint8' for pixels, which the model scales to [0, 1]; a float
-      type for inputs that need no scaling.
+  pooled four times. For the arguments see `lenet5.lenet5`.
   """
   layers = keras.layers
 
@@ -42,14 +35,7 @@ def light_vgg(
       keras.Input(tuple(input_shape), dtype=input_dtype),
       *scaling,
       conv(64),
-      conv(128),
-      pool(),
-      conv(128),
-      pool(),
-      conv(128),
-      pool(),
-      conv(128),
-      pool(),
+      *(layer for _ in range(4) for layer in (conv(128), pool())),
       layers.GlobalAveragePooling2D(keepdims=True),
       layers.Conv2D(num_classes, 1),
       layers.Flatten(),

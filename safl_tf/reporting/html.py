@@ -32,12 +32,7 @@ CURVE_STYLES = math.lcm(len(plots.COLORS), len(plots.DASHES))
 
 
 def page(title: str, parts: Iterable[str]) -> str:
-  """Returns a complete page.
-
-  Args:
-    title: the title and first heading.
-    parts: HTML from the functions below.
-  """
+  """Returns a complete page; parts are HTML from the functions below."""
   name = html.escape(title)
   script = pathlib.Path(__file__).with_name('page.js').read_text('utf-8')
   return (
@@ -88,11 +83,10 @@ def bullets(items: Iterable[str]) -> str:
 
 
 def table(lines: Sequence[Sequence[str]], keys: bool = False) -> str:
-  """Returns a table; a wide one scrolls sideways.
+  """Returns a table of headings and cells; a wide one scrolls sideways.
 
-  Args:
-    lines: the headings, then the cells; the first column holds row headings.
-    keys: whether to draw the line style of the i-th curve beside row i.
+  The first column holds row headings. With `keys`, the line style of the i-th
+  curve is drawn beside row i.
   """
   head = ''.join(f'<th scope="col">{html.escape(c)}</th>' for c in lines[0])
   body = ''
@@ -128,11 +122,8 @@ def charts(figures: Iterable[str]) -> str:
 def line_chart(chart: plots.Chart, key: str = 'algorithm') -> str:
   """Returns a chart: curves with bands, axes and a legend.
 
-  Every curve is a <g class="curve" data-KEY="its name">, even without points.
-
-  Args:
-    chart: the curves and axes.
-    key: the kind of name that curves have.
+  Every curve is a <g class="curve" data-KEY="its name">, even without points;
+  the key is the kind of name that curves have.
   """
   title, x, y = map(html.escape, (chart.title, chart.x_label, chart.y_label))
   legend = ''.join(
@@ -234,25 +225,23 @@ def _svg(chart: plots.Chart, key: str) -> str:
 def _group(i: int, curve: plots.Curve, key: str, x: _Axis, y: _Axis) -> str:
   """Returns the i-th curve and its band, with the data as attributes."""
   line = _points(curve.x, curve.y, x, y)
-  parts = []
+  shapes = ''
   if curve.spread:
     lows, highs = zip(*_band(curve), strict=True)
     outline = _points(curve.x, highs, x, y) + _points(curve.x, lows, x, y)[::-1]
-    parts.append(f'<polygon class="band" points="{" ".join(outline)}"/>')
-  parts.append(f'<polyline class="line" points="{" ".join(line)}"/>')
+    shapes += f'<polygon class="band" points="{" ".join(outline)}"/>'
+  shapes += f'<polyline class="line" points="{" ".join(line)}"/>'
   if len(curve.x) <= plots.MAX_MARKERS:
     for point in line:
       cx, cy = point.split(',')
-      parts.append(f'<circle class="dot" cx="{cx}" cy="{cy}" r="3.5"/>')
+      shapes += f'<circle class="dot" cx="{cx}" cy="{cy}" r="3.5"/>'
   data = ''.join(
     f' data-{name}="{" ".join(map(_format, values))}"'
     for name, values in zip(('x', 'y', 'spread'), curve[1:], strict=True)
   )
   name = html.escape(curve.name)
-  return (
-    f'<g class="curve {_style(i)}" data-{key}="{name}"{data}>'
-    f'{"".join(parts)}</g>\n'
-  )
+  look = f'class="curve {_style(i)}"'
+  return f'<g {look} data-{key}="{name}"{data}>{shapes}</g>\n'
 
 
 def _format(value: float) -> str:

@@ -166,11 +166,7 @@ def partition(
 ) -> Any:
   """Draws a heat map of examples by client and label, and clients' sizes.
 
-  Args:
-    label_counts: examples of each label on each client [n, C].
-    class_names: names of the C labels.
-    path: the PNG file.
-    title: the title.
+  `label_counts` are the examples of each label on each client [n, C].
   """
   label_counts = np.asarray(label_counts)
   n, C = label_counts.shape
@@ -270,9 +266,8 @@ def chart(content: Chart, path: Path) -> Any:
       if curve.spread:
         low, high = y - curve.spread, y + curve.spread
         axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
-    axes.set(
-      title=content.title, xlabel=content.x_label, ylabel=content.y_label
-    )
+    axes.set_title(content.title)
+    axes.set(xlabel=content.x_label, ylabel=content.y_label)
     low, high = axes.get_ylim()
     top = high if content.y_max is None else min(high, 1.01 * content.y_max)
     axes.set_ylim(low if content.signed else max(low, 0), top)
@@ -325,10 +320,7 @@ def _line(
   label: str,
   markers: int = 40,
 ) -> None:
-  """Adds a curve whose label may show the last value.
-
-  Up to `markers` points are marked.
-  """
+  """Adds a curve with up to `markers` markers and the last value as label."""
   if t.size:
     marker = 'o' if t.size <= markers else ''
     label = label.format(values[-1])

@@ -181,22 +181,17 @@ def to_csv(rows: Sequence[Row]) -> str:
 
 
 def to_markdown(lines: Sequence[Sequence[str]], left: int = 1) -> str:
-  """Formats a Markdown table with aligned columns.
+  """Formats headings and cells as a Markdown table with aligned columns.
 
-  Args:
-    lines: the headings, then the cells.
-    left: number of columns aligned to the left; the others are to the right.
+  The first `left` columns are aligned to the left, the others to the right.
   """
   lines = [[cell.replace('|', r'\|') for cell in line] for line in lines]
   widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-  rows = [
-    [
-      *map(str.ljust, line[:left], widths),
-      *map(str.rjust, line[left:], widths[left:]),
-    ]
-    for line in lines
-  ]
   rule = ['-' * width for width in widths[:left]]
   rule += ['-' * (width - 1) + ':' for width in widths[left:]]
-  rows.insert(1, rule)
-  return ''.join(f'| {" | ".join(row)} |\n' for row in rows)
+  text = ''
+  for line in [lines[0], rule, *lines[1:]]:
+    cells = [*map(str.ljust, line[:left], widths)]
+    cells += map(str.rjust, line[left:], widths[left:])
+    text += f'| {" | ".join(cells)} |\n'
+  return text

@@ -27,6 +27,7 @@ global model can be read without the clients' models.
 import hashlib
 import json
 import os
+import pathlib
 import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -39,19 +40,11 @@ from safl_tf.training import checkpoint_io, metrics_log
 from safl_tf.util import atomic_io, errors, validation
 
 _NAME = re.compile(r'round_(\d{6,})\.(npz|json)')
-_CORRUPT = '.corrupt'
 _MAX_FILES = 200
 
 
 class Restored(NamedTuple):
-  """A checkpoint that was read.
-
-  Attributes:
-    round_number: the round after which it was saved.
-    arrays: all arrays but the clients' models.
-    meta: the run's metadata.
-    client_models: the clients' models, if requested.
-  """
+  """A checkpoint of a round; `client_models` only if requested."""
 
   round_number: int
   arrays: dict[str, np.ndarray]
@@ -101,8 +94,7 @@ class Checkpoints:
       meta: JSON values; tuples are restored as lists, keys as strings.
       client_models: the clients' models.
 
-    Returns:
-      The number of bytes written.
+    Returns the number of bytes written.
     """
     existing = self.rounds()
     if existing and round_number <= existing[-1]:
@@ -137,39 +129,36 @@ class Checkpoints:
     client_models: client_store.ClientStore | None = None,
     repair: bool = True,
   ) -> Restored | None:
-    """Reads the newest intact checkpoint.
+    """Reads the newest intact checkpoint; returns None if there is none.
 
-    Logs newer, corrupt checkpoints and renames them to `*.corrupt`.
+    Logs newer, corrupt checkpoints and renames them to `*.corrupt`. If all are
+    corrupt, raises an `InputError` and renames none: the run must not silently
+    start again.
 
     Args:
       client_models: the store before the first round, to restore the clients'
         models to. Without it, they are neither read nor verified.
       repair: whether to rename; must be False if another process may be
         training here.
-
-    Returns:
-      The checkpoint, or None if the directory has none.
-
-    Raises:
-      errors.InputError: all checkpoints are corrupt, and none is renamed: the
-        run must not silently start again.
     """
-    corrupt: list[tuple[int, checkpoint_io.CorruptError]] = []
+    corrupt: dict[int, checkpoint_io.CorruptError] = {}
     for number in reversed(self.rounds()):
       try:
         restored = self._read(number, client_models)
       except checkpoint_io.CorruptError as error:
-        corrupt.append((number, error))
+        corrupt[number] = error
         continue
-      for bad, cause in corrupt:
+      for bad, cause in corrupt.items():
         logging.warning(
           'Checkpoint %s; falling back to round %d.', cause, number
         )
-        if repair:
-          self._rename_corrupt(bad)
+        # The manifest first; no older checkpoint needs the data file.
+        paths = [self._path(bad, kind) for kind in ('json', 'npz') if repair]
+        for path in filter(os.path.exists, paths):
+          os.replace(path, path + '.corrupt')
       return restored
     if corrupt:
-      details = '; '.join(str(cause) for _, cause in corrupt)
+      details = '; '.join(map(str, corrupt.values()))
       raise errors.InputError(
         'experiment',
         self.folder,
@@ -189,8 +178,8 @@ class Checkpoints:
       return None  # not the newest on disk
     if base.versions.keys() - client_models.versions.keys():
       return None  # not an ancestor of this state
-    changed = len(client_models.changed_since(base.versions))
     count = len(client_models)
+    changed = len(client_models.changed_since(base.versions))
     if 2 * changed >= count or len(base.files) >= _MAX_FILES:
       return None
     model = client_models[next(iter(client_models.versions))].nbytes
@@ -211,13 +200,11 @@ class Checkpoints:
     """Reads and verifies the checkpoint of a round."""
     manifest = self._read_manifest(number)
     files = manifest['files']
+    entries = manifest['arrays']
+    arrays = checkpoint_io.read_arrays(self.folder, files[-1], entries)
     if client_models is not None:
       for file in files:
         checkpoint_io.verify(self.folder, file)
-    arrays = checkpoint_io.read_arrays(
-      self.folder, files[-1], manifest['arrays']
-    )
-    if client_models is not None:
       for file in files:
         for models in checkpoint_io.read_models(self.folder, file):
           client_models = client_models.updated(models)
@@ -242,29 +229,17 @@ class Checkpoints:
       if os.path.basename(path) not in needed:
         os.unlink(path)
 
-  def _rename_corrupt(self, number: int) -> None:
-    """Renames a checkpoint's files, the manifest first.
-
-    No older checkpoint needs its data file, and all newer ones are corrupt.
-    """
-    for kind in ('json', 'npz'):
-      path = self._path(number, kind)
-      if os.path.exists(path):
-        os.replace(path, path + _CORRUPT)
-
   def _read_manifest(self, number: int) -> dict[str, Any]:
     """Reads and verifies the manifest of a round."""
     path = self._path(number, 'json')
     try:
-      with open(path, encoding='utf-8') as file:
-        manifest = json.load(file)
+      manifest = json.loads(pathlib.Path(path).read_text(encoding='utf-8'))
     except (ValueError, RecursionError) as error:
       raise checkpoint_io.CorruptError(
         f'{path} cannot be parsed: {error}'
       ) from error
-    is_dict = type(manifest) is dict
-    checksum = manifest.pop('checksum', None) if is_dict else None
-    if checksum is None or checksum != _checksum(manifest):
+    checksum = type(manifest) is dict and manifest.pop('checksum', None)
+    if checksum != _checksum(manifest):
       raise checkpoint_io.CorruptError(f'{path} does not match its checksum')
     if manifest['round'] != number:
       raise checkpoint_io.CorruptError(

@@ -33,16 +33,9 @@ def write(
   client_models: client_store.ClientStore,
   ids: list[int],
 ) -> tuple[File, dict[str, Any]]:
-  """Writes a data file.
+  """Writes arrays of any dtype but object, and the models of some clients.
 
-  Args:
-    path: the path of the file.
-    arrays: named arrays of any dtype but object.
-    client_models: the clients' models.
-    ids: the clients whose models to write.
-
-  Returns:
-    The file's entry for the manifest, and that of each array.
+  Returns the file's entry for the manifest, and that of each array.
   """
   some_id = next(iter(client_models.versions), None)
   like = np.zeros(0) if some_id is None else client_models[some_id]
@@ -65,7 +58,7 @@ def write(
 
 
 def check_size(folder: str, file: File) -> str:
-  """Checks that a data file exists with its size; returns its path."""
+  """Returns the path of a data file that exists and has its size."""
   path = os.path.join(folder, file['name'])
   try:
     size = os.path.getsize(path)

@@ -66,16 +66,10 @@ def score(
 
 def mean(scores: Iterable[Scores]) -> Scores:
   """Returns the mean of several models' scores on the same labels."""
-  scores = list(scores)
-  if len(scores) == 1:
-    return scores[0]
-  return Scores(
-    loss=float(np.mean([s.loss for s in scores])),
-    accuracy=float(np.mean([s.accuracy for s in scores])),
-    top5_accuracy=float(np.mean([s.top5_accuracy for s in scores])),
-    class_accuracy=np.mean([s.class_accuracy for s in scores], axis=0),
-    class_counts=scores[0].class_counts,
-  )
+  *numbers, class_accuracy, class_counts = zip(*scores, strict=True)
+  loss, accuracy, top5 = (float(np.mean(values)) for values in numbers)
+  per_class = np.mean(class_accuracy, axis=0)
+  return Scores(loss, accuracy, top5, per_class, class_counts[0])
 
 
 def build_predict(
@@ -86,11 +80,7 @@ def build_predict(
 ) -> Predict:
   """Compiles a function (z, rows of x) -> outputs [len(rows), C].
 
-  Args:
-    model: the model.
-    x: the inputs.
-    jit_compile: whether to compile with XLA.
-    device: the TensorFlow device to use; TensorFlow's choice by default.
+  It runs on the TensorFlow device, by default on TensorFlow's choice.
   """
   with tf.device(device):
     x = tf.nest.map_structure(tf.convert_to_tensor, x)

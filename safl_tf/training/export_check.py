@@ -3,10 +3,12 @@
 Run as a script by `safl_tf.training.export`; must not import the package.
 """
 
-import json
 import pathlib
+import pickle
 import sys
-from typing import Any
+
+# (names, [(inputs, outputs, probabilities), ...], tolerance)
+REQUEST = 'check.pickle'
 
 
 def main(folder: pathlib.Path) -> None:
@@ -15,35 +17,26 @@ def main(folder: pathlib.Path) -> None:
   import numpy as np
   import tensorflow as tf
 
-  request = json.loads((folder / 'check.json').read_text())
-  arrays = np.load(folder / 'check.npz')
-  for name in request['names']:
+  names, batches, tolerance = pickle.loads((folder / REQUEST).read_bytes())
+  for name in names:
     is_keras = name.endswith('.keras')
     if is_keras:
       model = keras.models.load_model(folder / name)
     else:
       loaded = tf.saved_model.load(str(folder / name))
       model = loaded.signatures['serving_default']
-    for b, structure in enumerate(request['batches']):
-      is_dict = not isinstance(structure, int)
-      count = len(structure) if is_dict else structure
-      inputs: Any = [arrays[f'{b}/input/{i}'] for i in range(count)]
+    for inputs, outputs, probabilities in batches:
       if is_keras:
-        if is_dict:
-          inputs = dict(zip(sorted(structure), inputs, strict=True))
-        elif count == 1:
-          inputs = inputs[0]
-        outputs = np.asarray(model(inputs, training=False), np.float32)
-        expected = arrays[f'{b}/outputs']
+        predicted = np.asarray(model(inputs, training=False), np.float32)
+        difference = predicted - outputs
       else:
         keys = sorted(model.structured_input_signature[1])
-        tensors = map(tf.constant, inputs)
+        tensors = map(tf.constant, keras.tree.flatten(inputs))
         results = model(**dict(zip(keys, tensors, strict=True)))
-        outputs = next(iter(results.values())).numpy()
-        expected = arrays[f'{b}/probabilities']
-      difference = np.max(np.abs(outputs - expected))
-      if not difference <= request['tolerance']:
-        sys.exit(f'{name}: predictions differ by {difference:.3g}')
+        difference = next(iter(results.values())).numpy() - probabilities
+      largest = np.max(np.abs(difference))
+      if not largest <= tolerance:
+        sys.exit(f'{name}: predictions differ by {largest:.3g}')
   if any(module.split('.')[0] == 'safl_tf' for module in sys.modules):
     sys.exit('safl_tf was imported')
 

@@ -23,7 +23,6 @@ from safl_tf.training import evaluation, metrics_log, run_directory
 from safl_tf.util import errors, validation
 
 Row = dict[str, Any]
-Evaluate = Callable[[process_lib.FederatedState], evaluation.Scores | None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,9 +42,8 @@ class Schedule:
   stop_at_accuracy: float | None = None
 
   def __post_init__(self) -> None:
-    validation.integer('rounds', self.rounds, low=1)
-    validation.integer('eval_every', self.eval_every, low=1)
-    validation.integer('checkpoint_every', self.checkpoint_every, low=1)
+    for name in ('rounds', 'eval_every', 'checkpoint_every'):
+      validation.integer(name, getattr(self, name), low=1)
     if self.stop_at_accuracy is not None:
       validation.real('stop_at_accuracy', self.stop_at_accuracy, 0, 1)
 
@@ -55,12 +53,11 @@ class Schedule:
 
   def done(self, t: int, history: list[Row]) -> bool:
     """Returns whether the run ends after round t."""
-    if t >= self.rounds:
-      return True
-    if self.stop_at_accuracy is None:
-      return False
-    accuracies = [row['test_accuracy'] for row in history]
-    return any(a is not None and a >= self.stop_at_accuracy for a in accuracies)
+    goal = self.stop_at_accuracy
+    if t >= self.rounds or goal is None:
+      return t >= self.rounds
+    accuracies = (row['test_accuracy'] for row in history)
+    return any(a is not None and a >= goal for a in accuracies)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,15 +171,8 @@ def run(
 ) -> Result:
   """Runs a process to the end of its schedule; resumes from its directory.
 
-  Args:
-    process: the process.
-    schedule: when to evaluate, save and stop.
-    seed: seed of all random numbers.
-    test_data: (x, y) to evaluate the global model on.
-    directory: the run directory; nothing is written without it.
-    metadata: metadata of exported models, including `class_names`; the numbers
-      of the classes by default.
-    progress: whether to show a progress bar; by default only on a terminal.
+  `metadata` is that of exported models, with `class_names`; by default the
+  numbers of the classes. For the other arguments see `train`.
   """
   if schedule.rounds < process.rounds_per_pass:
     raise errors.InputError(
@@ -209,8 +199,7 @@ def run(
       start = time.perf_counter()
       state, metrics = process.next(state)
       seconds = time.perf_counter() - start
-      has_model = state.z_bar is not None
-      evaluated = has_model and schedule.evaluates(state.t)
+      evaluated = state.z_bar is not None and schedule.evaluates(state.t)
       scores = evaluate(state) if evaluated else None
       history.append(_row(metrics, scores, history, seconds))
       if directory is not None:
@@ -231,7 +220,10 @@ def client_table(
   model is left out if clients keep none, as in FedSGD.
   """
   clients = process.clients
-  predict = _build_predict(process.trainer_of(state), clients.x)
+  trainer = process.trainer_of(state)
+  predict = evaluation.build_predict(
+    trainer.model, clients.x, trainer.jit_compile, trainer.device
+  )
   malicious = set() if process.algorithm.pooled else set(process.malicious)
   table = []
   for k, name in enumerate(clients.client_ids):
@@ -248,26 +240,14 @@ def client_table(
       models = {'own_accuracy': state.client_models[k], **models}
     for column, z in models.items():
       if z is not None:
-        outputs = predict(z, rows)
-        scores = evaluation.score(
-          outputs, y, from_logits=process.model.from_logits
-        )
-        row[column] = scores.accuracy
+        row[column] = evaluation.score(predict(z, rows), y).accuracy
     table.append(row)
   return table
 
 
-def _build_predict(
-  trainer: client_trainer.ClientTrainer, x: Any
-) -> evaluation.Predict:
-  return evaluation.build_predict(
-    trainer.model, x, trainer.jit_compile, trainer.device
-  )
-
-
 def _build_evaluate(
   process: process_lib.FederatedProcess, test_data: tuple[Any, Any] | None
-) -> Evaluate:
+) -> Callable[[process_lib.FederatedState], evaluation.Scores | None]:
   """Builds a function that evaluates a state's z̄ on the test data.
 
   If clients train alone, it returns the mean scores of all clients' models.
@@ -280,7 +260,9 @@ def _build_evaluate(
 
   @functools.lru_cache(maxsize=2)  # the shape of z̄ rarely changes
   def predictor(trainer: client_trainer.ClientTrainer) -> evaluation.Predict:
-    return _build_predict(trainer, x)
+    return evaluation.build_predict(
+      trainer.model, x, trainer.jit_compile, trainer.device
+    )
 
   def evaluate(state: process_lib.FederatedState) -> evaluation.Scores:
     trainer = process.trainer_of(state)
@@ -344,10 +326,9 @@ def _progress(
 ) -> Iterator[Callable[[Row], None]]:
   """Shows a progress bar on a terminal; else logs about ten lines."""
   disable = None if progress is None else not progress
+  options = {'initial': done, 'unit': 'round', 'disable': disable}
   every = max(1, rounds // 10)
-  with tqdm.tqdm(
-    total=rounds, initial=done, unit='round', disable=disable
-  ) as bar:
+  with tqdm.tqdm(total=rounds, **options) as bar:
 
     def report(row: Row) -> None:
       summary = {

@@ -67,11 +67,10 @@ class MetricsLog:
     self._events: Any = None
 
   def start(self, history: Sequence[Row]) -> None:
-    """Rewrites the files in an existing run directory; call before `append`.
+    """Rewrites the files with these rows, deleting any others.
 
-    Args:
-      history: the rows up to the checkpoint from which the run resumes; none in
-        a new run. Later rows and events are deleted.
+    Call it before `append`, with the rows up to the checkpoint from which the
+    run resumes; none in a new run.
     """
     import tensorflow as tf
 
@@ -172,9 +171,8 @@ def versions() -> dict[str, str]:
 def git_commit(folder: Folder) -> str | None:
   """Returns the Git commit of the source in a directory.
 
-  Returns:
-    The full hash, with '-dirty' appended if tracked files were changed; None
-    without Git, or if the directory is not tracked.
+  It ends in '-dirty' if tracked files were changed; it is None without Git, or
+  if the directory is not tracked.
   """
 
   def git(*arguments: str) -> str:
@@ -185,9 +183,8 @@ def git_commit(folder: Folder) -> str | None:
 
   with contextlib.suppress(OSError, subprocess.SubprocessError):
     if git('ls-files', '.'):
-      return git(
-        'describe', '--always', '--abbrev=40', '--dirty', '--exclude=*'
-      )
+      options = ('--always', '--abbrev=40', '--dirty', '--exclude=*')
+      return git('describe', *options)
   return None
 
 
@@ -205,22 +202,16 @@ def write_hparams(folder: Folder, flags: Mapping[str, Any]) -> None:
 def read_hparams(
   folder: Folder, argument: str = 'experiment'
 ) -> dict[str, Any] | None:
-  """Reads hparams.json; None if the file does not exist.
+  """Reads hparams.json; returns None if the file does not exist.
 
-  Args:
-    folder: the run directory.
-    argument: the argument to name in an error.
-
-  Raises:
-    errors.InputError: the file cannot be parsed, or another version of safl_tf
-      wrote it.
+  Raises an `InputError` that names `argument` if the file cannot be parsed, or
+  if another version of safl_tf wrote it.
   """
-  path = os.path.join(folder, 'hparams.json')
-  if not os.path.exists(path):
+  path = pathlib.Path(folder, 'hparams.json')
+  if not path.exists():
     return None
   try:
-    with open(path, encoding='utf-8') as file:
-      hparams = json.load(file)
+    hparams = json.loads(path.read_text(encoding='utf-8'))
   except ValueError as error:
     raise errors.InputError(
       argument, folder, f'hparams.json cannot be parsed: {error}'
@@ -261,18 +252,13 @@ def differing(
 
 def _line(row: Row) -> str:
   """Formats a row as a line of metrics.csv."""
-  unknown = row.keys() - set(COLUMNS)
-  if unknown or row.get('round') is None:
+  if row.keys() - set(COLUMNS) or row.get('round') is None:
     raise ValueError(f'not a row of metrics: {dict(row)}')
-  return ','.join(_format_cell(row.get(column)) for column in COLUMNS) + '\n'
-
-
-def _format_cell(value: float | int | None) -> str:
-  if value is None:
-    return ''
-  if isinstance(value, numbers.Integral):
-    return str(int(value))
-  return repr(float(value))
+  cells = []
+  for value in map(row.get, COLUMNS):
+    number = int if isinstance(value, numbers.Integral) else float
+    cells.append('' if value is None else repr(number(value)))
+  return ','.join(cells) + '\n'
 
 
 def _parse_cell(cell: str) -> float | int | None:

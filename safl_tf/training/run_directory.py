@@ -4,6 +4,7 @@ Imports TensorFlow only where it is needed, so that programs can check a
 directory without it.
 """
 
+import functools
 import json
 import os
 import pathlib
@@ -28,19 +29,17 @@ _MEMORY = 'memory/'  # prefix of the names of the aggregator's arrays
 _LARGE_BYTES, _LONG_SECONDS = 100e6, 5.0
 
 # Flags that may change when a run is resumed, as they do not affect results.
-_MUTABLE_FLAGS = frozenset(
-  {
-    'checkpoint_every',
-    'data_dir',
-    'client_store',
-    'client_table',
-    'experiment',
-    'export',
-    'keep_checkpoints',
-    'output_dir',
-    'rounds',
-    'stop_at_accuracy',
-  }
+_MUTABLE_FLAGS = (
+  'checkpoint_every',
+  'data_dir',
+  'client_store',
+  'client_table',
+  'experiment',
+  'export',
+  'keep_checkpoints',
+  'output_dir',
+  'rounds',
+  'stop_at_accuracy',
 )
 
 
@@ -208,14 +207,10 @@ class RunDirectory:
 
 
 class LoadedRun(NamedTuple):
-  """A run's newest global model.
+  """A run's newest global model, as a plain Keras model.
 
-  Attributes:
-    model: a plain Keras model.
-    input_spec: its inputs, see `flat_model.FlatModel.input_spec`.
-    from_logits: whether its outputs are logits.
-    round_number: the round of the model.
-    metadata: the metadata of an export: `round`, `class_names`, ...
+  For `input_spec` see `flat_model.FlatModel`; `metadata` is that of an export:
+  `round`, `class_names`, ...
   """
 
   model: 'keras.Model'
@@ -226,12 +221,7 @@ class LoadedRun(NamedTuple):
 
 
 def load(path: str | pathlib.Path, argument: str = 'run') -> LoadedRun:
-  """Loads the newest global model of a run directory.
-
-  Args:
-    path: the directory.
-    argument: the argument to name in an error.
-  """
+  """Loads the newest global model; errors name `argument`."""
   import keras
 
   from safl_tf.algorithms.fed_ma import layer_chain, progress
@@ -247,23 +237,18 @@ def load(path: str | pathlib.Path, argument: str = 'run') -> LoadedRun:
     raise errors.InputError(argument, path, error.hint) from error
   if restored is None or 'z_bar' not in restored.arrays:
     raise errors.InputError(argument, path, 'has no global model yet')
+  number = restored.round_number
   input_spec, from_logits = config.pop('inputs'), config.pop('from_logits')
   example = flat_model.zeros_like_spec(input_spec)
   model = keras.saving.deserialize_keras_object(config.pop('model'))
   flat = flat_model.FlatModel(model, example)
   widths = restored.arrays.get(_MEMORY + progress.WIDTHS)
   if widths is not None:  # FedMA may have widened layers
-    template = flat.template
-    flat = flat_model.FlatModel(
-      lambda: layer_chain.rebuild(template, widths), example
-    )
-  return LoadedRun(
-    model=flat.to_model(restored.arrays['z_bar']),
-    input_spec=input_spec,
-    from_logits=from_logits,
-    round_number=restored.round_number,
-    metadata={'round': restored.round_number, **config},
-  )
+    rebuild = functools.partial(layer_chain.rebuild, flat.template, widths)
+    flat = flat_model.FlatModel(rebuild, example)
+  model = flat.to_model(restored.arrays['z_bar'])
+  metadata = {'round': number, **config}
+  return LoadedRun(model, input_spec, from_logits, number, metadata)
 
 
 def is_run(path: str | pathlib.Path) -> bool:

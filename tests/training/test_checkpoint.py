@@ -81,10 +81,12 @@ def check(restored, number):
   for name, array in arrays.items():
     assert restored.arrays[name].dtype == array.dtype
     np.testing.assert_array_equal(restored.arrays[name], array)
-  mine, others = (
-    client_models.to_arrays()
-    for client_models in (restored.client_models, clients_after(number))
-  )
+  check_same_models(restored.client_models, clients_after(number))
+
+
+def check_same_models(one, other):
+  mine, others = one.to_arrays(), other.to_arrays()
+  assert mine.keys() == others.keys()
   for name, array in others.items():
     assert mine[name].dtype == array.dtype
     assert mine[name].tobytes() == array.tobytes()

@@ -49,14 +49,7 @@ class Run:
         create(kind)
       )
       assert restored.round_number == self.t
-      check_same(restored.client_models, self.client_models)
-
-
-def check_same(one, other):
-  mine, others = one.to_arrays(), other.to_arrays()
-  for name in mine:
-    assert mine[name].dtype == others[name].dtype
-    assert mine[name].tobytes() == others[name].tobytes()
+      shared.check_same_models(restored.client_models, self.client_models)
 
 
 @pytest.mark.parametrize('kind', ['ram', 'mmap'])
@@ -141,7 +134,7 @@ def test_data_file_is_kept_while_a_checkpoint_needs_it(tmp_path, keep):
       create()
     )
     assert restored.round_number == number
-    check_same(restored.client_models, stores[number])
+    shared.check_same_models(restored.client_models, stores[number])
     shutil.rmtree(tmp_path / 'copy')
 
 
@@ -235,7 +228,7 @@ def test_bfloat16_models_without_changes(tmp_path):
     saved.save(number, {}, {}, client_models)
   assert shared.chain(tmp_path, 2) == [1, 2]
   restored = saved.restore_latest(create(dtype=dtype, size=900))
-  check_same(restored.client_models, client_models)
+  shared.check_same_models(restored.client_models, client_models)
 
 
 def save_five(folder):
@@ -274,7 +267,7 @@ def test_corrupt_file_of_a_chain(tmp_path, warnings, case, harm):  # noqa: F811
   saved = checkpoint.Checkpoints(tmp_path, keep=4)
   restored = saved.restore_latest(create())
   assert restored.round_number == expected
-  check_same(restored.client_models, stores[expected])
+  shared.check_same_models(restored.client_models, stores[expected])
   assert len(warnings) == len(corrupt)
   assert all(path.name in line for line in warnings)
   renamed = {name for name in os.listdir(tmp_path) if name.endswith('.corrupt')}

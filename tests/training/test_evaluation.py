@@ -81,16 +81,11 @@ def test_other_losses():
   )
 
 
-@pytest.fixture(scope='module')
-def flat():
-  x, _ = tiny.blobs(10)
-  return flat_model.FlatModel(tiny.normalised, x)
-
-
 @pytest.mark.parametrize('jit_compile', [False, True])
-def test_predict_equals_the_model(flat, monkeypatch, jit_compile):
+def test_predict_equals_the_model(monkeypatch, jit_compile):
   monkeypatch.setattr(evaluation, '_BATCH', 16)
   x, _ = tiny.blobs(50)
+  flat = flat_model.FlatModel(tiny.normalised, x)
   predict = evaluation.build_predict(flat, x, jit_compile)
   z = flat.init(seeds.pair(0, seeds.Role.INIT, 1))
   model = flat.to_model(z)
@@ -99,18 +94,16 @@ def test_predict_equals_the_model(flat, monkeypatch, jit_compile):
     np.testing.assert_allclose(predict(z, rows), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_predict_with_fewer_examples_than_a_batch(flat):
-  x, _ = tiny.blobs(5)
-  z = flat.init(seeds.pair(0, seeds.Role.INIT, 1))
-  predict = evaluation.build_predict(flat, x, False)
-  np.testing.assert_allclose(
-    predict(z, np.arange(5)), flat.to_model(z)(x), rtol=1e-5, atol=1e-6
-  )
-
-
-@pytest.mark.parametrize('name', ['tuple of inputs', 'dict of inputs'])
-def test_predict_with_several_inputs(name):
-  make, take = tiny.MODELS[name]
+@pytest.mark.parametrize(
+  'make, take',
+  [
+    (tiny.normalised, lambda x: x),
+    tiny.MODELS['tuple of inputs'],
+    tiny.MODELS['dict of inputs'],
+  ],
+  ids=['one', 'tuple', 'dict'],
+)
+def test_predict_with_few_examples_and_several_inputs(make, take):
   x = take(tiny.blobs(20)[0])
   flat = flat_model.FlatModel(make, x)
   z = flat.init(seeds.pair(0, seeds.Role.INIT, 1))

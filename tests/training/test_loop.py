@@ -11,7 +11,7 @@ from safl_tf.core import client_config, process
 from safl_tf.training import loop, metrics_log, run_directory
 from safl_tf.util import errors
 from tests import tiny
-from tests.training import test_metrics_log
+from tests.training import test_checkpoint, test_metrics_log
 
 CLIENTS = tiny.clients((20, 13, 31, 7))
 TEST_X, TEST_Y = tiny.blobs(60, seed=9)
@@ -37,9 +37,9 @@ def computed(history):
 def check_same(one, other):
   assert computed(one.history) == computed(other.history)
   assert one.state.z_bar.tobytes() == other.state.z_bar.tobytes()
-  mine, others = (r.state.client_models.to_arrays() for r in (one, other))
-  for name in mine:
-    assert mine[name].tobytes() == others[name].tobytes()
+  test_checkpoint.check_same_models(
+    one.state.client_models, other.state.client_models
+  )
 
 
 @pytest.fixture(scope='module')

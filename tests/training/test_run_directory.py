@@ -57,9 +57,7 @@ def check_same(one, other):
   for name, array in one.memory.items():
     assert array.dtype == other.memory[name].dtype
     np.testing.assert_array_equal(array, other.memory[name])
-  mine, others = one.client_models.to_arrays(), other.client_models.to_arrays()
-  for name in mine:
-    assert mine[name].tobytes() == others[name].tobytes()
+  shared.check_same_models(one.client_models, other.client_models)
 
 
 @pytest.mark.parametrize('kind', ['ram', 'mmap'])

@@ -71,11 +71,8 @@ def exponent(problem: Problem, alpha: float, epsilon: float, p: float) -> float:
 
     c = (1 - p(1 - ε²))·((1 - α(2λ - μ))/(1 - αμ))²,  α < 1/(2λ - μ)
 
-  Args:
-    problem: the problem, with a known λ.
-    alpha: α, the learning rate.
-    epsilon: ε, the weight of z̄ in an element that is kept local.
-    p: the probability of keeping an element local; constant in the theorem.
+  ε is the weight of z̄ in an element that is kept local, and p the probability
+  of keeping it local, constant in the theorem. The problem's λ must be known.
   """
   _check_rate(problem, alpha)
   validation.real('epsilon', epsilon, 0, 1)
@@ -92,13 +89,8 @@ def main_bound(
     E‖ŵ_t - w*‖² ≤ (1-αμ)^(2t)·ζ
                    + (α/μ)·Σ_k η_k²σ_k²·(1-(1-αμ)^(2q))/(1-e^(-c)(1-αμ)^(2q))
 
-  Args:
-    t: local steps.
-    problem: the problem, with a known λ.
-    alpha: α, the constant learning rate.
-    epsilon: ε, see `exponent`, which computes c.
-    p: see `exponent`.
-    q: the largest number of local steps in a round.
+  α is constant, q the largest number of local steps in a round. For c, ε and p
+  see `exponent`.
   """
   c = exponent(problem, alpha, epsilon, p)
   validation.integer('q', q, low=1)
@@ -148,12 +140,7 @@ def corollary_bound(t: Any, problem: Problem, alpha0: float) -> np.ndarray:
 
   "Under the same conditions" as (16), so α_1 = α_0/2, the largest rate, must be
   below 1/(2λ - μ). With α_0 > (2-√2)/μ that is possible only for
-  λ/μ < (3+√2)/2 = 2.207.
-
-  Args:
-    t: local steps.
-    problem: the problem; without λ, the condition on α_1 is not checked.
-    alpha0: α_0.
+  λ/μ < (3+√2)/2 = 2.207. Without λ, the condition on α_1 is not checked.
   """
   mu = problem.mu
   low, high = (2 - math.sqrt(2)) / mu, (2 + math.sqrt(2)) / mu
@@ -196,10 +183,8 @@ def margin(epsilon: Any, p: Any, c1: float = 0.5) -> np.ndarray:
 
     g = p·c1·ε - p·ε² - (1 - c1)(1 - p)
 
-  Args:
-    epsilon: ε, a number or an array.
-    p: the probability, a number or an array.
-    c1: at most 1/2; how much less depends on the clients' progress.
+  ε and p are numbers or arrays. c1 is at most 1/2; how much less depends on the
+  clients' progress.
   """
   validation.real('c1', c1, 0, 0.5, open_low=True)
   epsilon, p = np.asarray(epsilon, float), np.asarray(p, float)
@@ -255,6 +240,5 @@ def _steps(t: Any) -> np.ndarray:
 def _check_rate(problem: Problem, alpha: float) -> None:
   validation.real('alpha', alpha, 0, open_low=True)
   if alpha >= problem.max_rate:
-    raise errors.InputError(
-      'alpha', alpha, f'must be below 1/(2λ-μ) = {problem.max_rate:.6g}'
-    )
+    limit = f'1/(2λ-μ) = {problem.max_rate:.6g}'
+    raise errors.InputError('alpha', alpha, f'must be below {limit}')

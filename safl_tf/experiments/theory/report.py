@@ -17,28 +17,20 @@ if TYPE_CHECKING:
 
 _BLUE, _ORANGE, _GREEN = plots.COLORS[:3]
 _GREY = '#777777'
-# Bound -> statement, label in legends, colour, dashes.
-_BOUNDS: dict[str, tuple[str, str, str, Any]] = {
-  '(16)': ('the main theorem', 'main theorem (16)', _ORANGE, '-'),
-  'remark': (
-    "(16) without its last factor, the remark's ασ̄²/(nμ)",
-    'remark on n',
-    _GREEN,
-    (0, (4, 2)),
-  ),
-  'Jensen': (
-    'the proofs without the step that fails',
-    'Jensen',
-    _GREY,
-    (0, (1, 1.5)),
-  ),
-  '(17)': ('the corollary, rates α₀/(t+1)', 'corollary (17)', _ORANGE, '-'),
-  '(20)': (
-    'the quasi-convex theorem, rates α₀/(t+1)',
-    'quasi-convex theorem (20)',
-    _ORANGE,
-    '-',
-  ),
+_STATEMENTS = {
+  '(16)': 'the main theorem',
+  'remark': "(16) without its last factor, the remark's ασ̄²/(nμ)",
+  'Jensen': 'the proofs without the step that fails',
+  '(17)': 'the corollary, rates α₀/(t+1)',
+  '(20)': 'the quasi-convex theorem, rates α₀/(t+1)',
+}
+# Bound -> label in legends, colour, dashes.
+_CURVES: dict[str, tuple[str, str, Any]] = {
+  '(16)': ('main theorem (16)', _ORANGE, '-'),
+  'remark': ('remark on n', _GREEN, (0, (4, 2))),
+  'Jensen': ('Jensen', _GREY, (0, (1, 1.5))),
+  '(17)': ('corollary (17)', _ORANGE, '-'),
+  '(20)': ('quasi-convex theorem (20)', _ORANGE, '-'),
 }
 _TITLES = {
   'n': 'Error by local step t, for n clients',
@@ -49,6 +41,7 @@ _TITLES = {
   'corollary': 'Error by local step t, rates α₀/(t+1)',
   'quasi_convex': 'Error by local step t, non-convex, rates α₀/(t+1)',
 }
+_YES_OR_NO = {True: 'yes', False: 'no'}
 _COLUMNS = {'alpha': 4, 'edges': 2, 'quasi_convex': 4}
 _WHITE_BOX = {'boxstyle': 'square,pad=0.1', 'fc': 'white', 'lw': 0}
 _NOTES = (
@@ -63,15 +56,9 @@ _NOTES = (
 
 
 def write(folder: str, frame: 'pd.DataFrame', command: str) -> str:
-  """Writes theory.csv, report.md and figures to a folder.
+  """Writes theory.csv, report.md and figures to an existing folder.
 
-  Args:
-    folder: an existing folder.
-    frame: the table of `trials.run`.
-    command: the command line that made it.
-
-  Returns:
-    The tables of report.md.
+  The report names the command line. Returns the tables of report.md.
   """
   figures = write_figures(folder, frame)
   text = '\n'.join(
@@ -79,17 +66,10 @@ def write(folder: str, frame: 'pd.DataFrame', command: str) -> str:
     for table in (counts(frame), summary(frame))
   )
   images = '\n'.join(f'![{name}]({name})' for name in figures)
-  parts = [
-    '# Measured errors and bounds',
-    command,
-    text + '\n' + _NOTES,
-    images,
-  ]
-  for name, content in {
-    'theory.csv': to_csv(frame),
-    'report.md': '\n\n'.join(parts) + '\n',
-  }.items():
-    atomic_io.write_text(os.path.join(folder, name), content)
+  title = '# Measured errors and bounds'
+  page = f'{title}\n\n{command}\n\n{text}\n{_NOTES}\n\n{images}\n'
+  atomic_io.write_text(os.path.join(folder, 'theory.csv'), to_csv(frame))
+  atomic_io.write_text(os.path.join(folder, 'report.md'), page)
   return text
 
 
@@ -99,7 +79,7 @@ def to_csv(frame: 'pd.DataFrame') -> str:
   significant = {'mse': 6, 'standard_error': 3, 'exact': 6, 'bound': 6}
   for name, digits in significant.items():
     text[name] = text[name].map(f'{{:.{digits}g}}'.format, na_action='ignore')
-  text['holds'] = text['holds'].map(_yes_or_no)
+  text['holds'] = text['holds'].map(_YES_OR_NO)
   return text.to_csv(index=False, lineterminator='\n')
 
 
@@ -109,17 +89,17 @@ def summary(frame: 'pd.DataFrame') -> 'pd.DataFrame':
 
   rows = []
   keys = ['study', 'setting', 'bound_name', 'conditions']
-  for (*labels, conditions), run in frame.groupby(keys, sort=False):
+  columns = ('study', 'setting', 'bound', 'conditions')
+  for labels, run in frame.groupby(keys, sort=False):
     bound = run['bound'].where(run['bound'] > 0, np.inf)
     ratio, exact = run['mse'] / bound, (run['exact'] / bound).max()
     rows.append(
       {
-        **dict(zip(('study', 'setting', 'bound'), labels, strict=True)),
-        'conditions': conditions,
+        **dict(zip(columns, labels, strict=True)),
         'error/bound': f'{ratio.max():.3f}',
         'at t': str(run['t'][ratio.idxmax()]),
         'exact': '' if np.isnan(exact) else f'{exact:.3f}',
-        'holds': _yes_or_no(run['holds'].all()),
+        'holds': _YES_OR_NO[run['holds'].all()],
       }
     )
   return pd.DataFrame(rows)
@@ -136,18 +116,14 @@ def counts(frame: 'pd.DataFrame') -> 'pd.DataFrame':
   rows = [
     {
       'bound': name,
-      'statement': _BOUNDS[name][0],
+      'statement': _STATEMENTS[name],
       'conditions': conditions,
       'holds': f'in {row["sum"]} of {row["size"]} settings',
     }
     for (name, conditions), row in held.iterrows()
   ]
-  order = list(_BOUNDS)
+  order = list(_STATEMENTS)
   return pd.DataFrame(sorted(rows, key=lambda row: order.index(row['bound'])))
-
-
-def _yes_or_no(value: bool) -> str:
-  return 'yes' if value else 'no'
 
 
 def write_figures(folder: str, frame: 'pd.DataFrame') -> list[str]:
@@ -202,20 +178,15 @@ def _draw_setting(axes: Any, runs: 'pd.DataFrame') -> None:
   t = first['t'] + 1 if decaying else first['t']
   axes.plot(t, _positive(first['mse']), color=_BLUE, label='measured')
   band = trials.MAX_STANDARD_ERRORS * first['standard_error']
-  axes.fill_between(
-    t,
-    _positive(first['mse'] - band),
-    _positive(first['mse'] + band),
-    color=_BLUE,
-    alpha=0.2,
-    linewidth=0,
-    label=f'± {trials.MAX_STANDARD_ERRORS:g} standard errors',
-  )
+  low, high = _positive(first['mse'] - band), _positive(first['mse'] + band)
+  label = f'± {trials.MAX_STANDARD_ERRORS:g} standard errors'
+  style = {'color': _BLUE, 'alpha': 0.2, 'linewidth': 0}
+  axes.fill_between(t, low, high, **style, label=label)
   if first['exact'].notna().all():
     style = {'color': 'black', 'linewidth': 0.9, 'linestyle': (0, (1, 2))}
     axes.plot(t, _positive(first['exact']), **style, label='exact')
   for name, run in by_bound.items():
-    _, label, color, dashes = _BOUNDS[name]
+    label, color, dashes = _CURVES[name]
     style = {'color': color, 'linestyle': dashes, 'linewidth': 1.5}
     axes.plot(t, _positive(run['bound']), **style, label=label)
   axes.set_yscale('log')
@@ -226,17 +197,13 @@ def _draw_setting(axes: Any, runs: 'pd.DataFrame') -> None:
   verdict = f'{" and ".join(failed)} exceeded' if failed else 'all bounds hold'
   if first['conditions'].iloc[0] == 'not met':
     verdict += '\nconditions not met'
-  axes.text(
-    0.97,
-    0.95,
-    verdict,
-    transform=axes.transAxes,
-    ha='right',
-    va='top',
-    fontsize=8.5,
-    color=_ORANGE if failed else '#444444',
-    bbox={**_WHITE_BOX, 'alpha': 0.9},
-  )
+  style = {
+    'color': _ORANGE if failed else '#444444',
+    'bbox': {**_WHITE_BOX, 'alpha': 0.9},
+    'fontsize': 8.5,
+  }
+  at_corner = {'transform': axes.transAxes, 'ha': 'right', 'va': 'top'}
+  axes.text(0.97, 0.95, verdict, **at_corner, **style)
 
 
 def _positive(values: 'pd.Series') -> 'pd.Series':
@@ -253,25 +220,18 @@ def final_by_n(frame: 'pd.DataFrame', path: plots.Path) -> Any:
     grid = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
     for axes, (lam, runs) in zip(grid, panels, strict=True):
       for name, run in runs.groupby('bound_name', sort=False):
-        _, label, color, dashes = _BOUNDS[name]
+        label, color, dashes = _CURVES[name]
         style = {'color': color, 'linestyle': dashes, 'label': label}
         axes.plot(run['n'], run['bound'], **style)
-      axes.errorbar(
-        run['n'],
-        run['mse'],
-        trials.MAX_STANDARD_ERRORS * run['standard_error'],
-        color=_BLUE,
-        marker='o',
-        linestyle='',
-        capsize=3,
-        label='measured',
-      )
+      style = {'color': _BLUE, 'fmt': 'o', 'capsize': 3, 'label': 'measured'}
+      error = trials.MAX_STANDARD_ERRORS * run['standard_error']
+      axes.errorbar(run['n'], run['mse'], error, **style)
       axes.set_xscale('log', base=2)
       axes.set_yscale('log')
       axes.set_xticks(run['n'], [str(n) for n in run['n']])
       axes.set_xlabel('clients n')
-      label = testbed.curvature_label(lam)
-      axes.set_title(label, fontsize=9.5, weight='normal')
+      title = testbed.curvature_label(lam)
+      axes.set_title(title, fontsize=9.5, weight='normal')
     grid[0].set_ylabel('squared error at the end')
     figure.suptitle('Gain from n clients', weight='bold')
     handles, labels = grid[0].get_legend_handles_labels()
@@ -279,10 +239,9 @@ def final_by_n(frame: 'pd.DataFrame', path: plots.Path) -> Any:
   return figure
 
 
-def conditions(path: plots.Path, temperature: float = 80.0) -> Any:
+def conditions(path: plots.Path) -> Any:
   """Draws the ε and p that the proof of (16) covers, for several c1."""
-  epsilon = np.linspace(0, 0.6, 241)
-  p = np.linspace(0.8, 1, 241)
+  epsilon, p = np.linspace(0, 0.6, 241), np.linspace(0.8, 1, 241)
   levels = (0.5, 0.4, 0.3, 0.2)
   with plots.new_figure(path) as figure:
     figure.set_size_inches(7, 4.4)
@@ -294,23 +253,17 @@ def conditions(path: plots.Path, temperature: float = 80.0) -> Any:
     for c1 in levels:
       corner = (c1 / 2, bounds.min_p(c1))
       axes.plot(*corner, 'o', color=_BLUE, markersize=5)
-      axes.annotate(
-        f'$c_1$ = {c1:g}: p ≥ {corner[1]:.3f}',
-        corner,
-        (8, -13),
-        textcoords='offset points',
-        fontsize=9,
-        bbox=_WHITE_BOX,
-      )
+      label = f'$c_1$ = {c1:g}: p ≥ {corner[1]:.3f}'
+      style = {'textcoords': 'offset points', 'fontsize': 9, 'bbox': _WHITE_BOX}
+      axes.annotate(label, corner, (8, -13), **style)
     paired_p = np.linspace(bounds.min_p(), 1, 100)
     paired = [bounds.paired_epsilon(x) for x in paired_p]
-    axes.plot(
-      paired, paired_p, color=_ORANGE, label='the ε of (42), $c_1$ = 1/2'
-    )
+    label = 'the ε of (42), $c_1$ = 1/2'
+    axes.plot(paired, paired_p, color=_ORANGE, label=label)
     for t in (1, 5, 9, 15):
-      p_t = float(np.exp(-t / temperature))
+      p_t = float(np.exp(-t / 80))
       axes.axhline(p_t, color=_GREY, linewidth=0.9, linestyle=(0, (4, 3)))
-      label = f'p in round {t}, L = {temperature:g}'
+      label = f'p in round {t}, L = 80'
       axes.text(0.595, p_t + 0.002, label, ha='right', fontsize=8.5)
     axes.axvline(0.3, color='black', linewidth=0.9, linestyle=(0, (1, 2)))
     axes.text(0.305, 0.803, "the paper's ε = 0.3", fontsize=8.5)

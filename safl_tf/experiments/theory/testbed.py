@@ -152,13 +152,9 @@ class Landscape(keras.layers.Layer):
   """
 
   def __init__(
-    self,
-    trials: int,
-    dimension: int,
-    initializer: keras.Initializer,
-    **kwargs: Any,
+    self, trials: int, dimension: int, initializer: keras.Initializer
   ):
-    super().__init__(**kwargs)
+    super().__init__()
     self._shape = (trials, dimension)
     self._initializer = initializer
     self._seeds = keras.random.SeedGenerator(0)  # reseeded in every round
@@ -206,11 +202,10 @@ class Setting:
   study: str = dataclasses.field(default='', compare=False, repr=False)
   name: str = dataclasses.field(default='', compare=False, repr=False)
 
-  @property
-  def max_p(self) -> float:
-    """The largest p of a run, which gives the weakest bound."""
+  def p_of_round(self, r: int) -> float:
+    """Returns the probability p in round r; the largest is that of round 1."""
     if self.temperature is not None:
-      return math.exp(-1 / self.temperature)
+      return math.exp(-r / self.temperature)
     return self.p
 
   def exact_mse(self, rounds: int) -> np.ndarray | None:
@@ -240,9 +235,7 @@ class Setting:
         shrink, noise = (1 - alpha * h) ** 2, alpha**2 * bed.variances[0]
         v = shrink * v + noise / n
         w = shrink * w + noise * (1 - 1 / n)
-      p = self.p
-      if self.temperature is not None:  # it mixes at the start of r + 1
-        p = np.exp(-(r + 1) / self.temperature)
+      p = self.p_of_round(r + 1)  # clients mix at the start of the next round
       m1, m2 = p * (1 - self.epsilon), p * (1 - self.epsilon) ** 2
       scatter = (m2 - m1**2) * w / n
       v, w = v + scatter, m2 * w - scatter

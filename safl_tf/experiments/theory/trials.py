@@ -7,7 +7,6 @@ the next round from: the same rule, the same seeds, the same draws.
 """
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -62,19 +61,15 @@ def constant_mix(epsilon: float, p: float) -> mix.Mix:
 def build_process(
   setting: testbed.Setting, trials: int, executor: str = 'vectorized'
 ) -> process.FederatedProcess:
-  """Builds the process that trains a setting.
+  """Builds the process that runs all trials of a setting at once.
 
-  Args:
-    setting: the setting. A batch holds all of a client's data.
-    trials: number of independent trials.
-    executor: one of `choices.EXECUTORS`.
+  A batch holds all of a client's data.
   """
   rate: dict[str, Any] = {'learning_rate': setting.rate}
   if setting.decaying:
-    schedule = keras.optimizers.schedules.InverseTimeDecay(
-      setting.rate / 2, 2, 1.0
-    )
-    optimizer = keras.optimizers.SGD(schedule)
+    schedules = keras.optimizers.schedules
+    decay = schedules.InverseTimeDecay(setting.rate / 2, 2, 1.0)
+    optimizer = keras.optimizers.SGD(decay)
     rate = {'optimizer': optimizer, 'optimizer_clock': 'run'}
   rule = constant_mix(setting.epsilon, setting.p)
   if setting.temperature is not None:
@@ -169,29 +164,21 @@ def run(
 ) -> 'pd.DataFrame':
   """Runs every setting once and compares it with its bounds.
 
-  Args:
-    settings: the settings, study by study.
-    trials: independent trials of each setting.
-    rounds: communication rounds for q = 1; else as many local steps.
-    seed: seed of all draws.
-    executor: one of `choices.EXECUTORS`.
-    on_start: is called with each setting before it runs.
-
-  Returns:
-    The tables of `compare`, one below the other.
+  Runs have as many communication rounds as given for q = 1; for other q, as
+  many local steps. `on_start` is called with each setting before it runs.
+  Returns the tables of `compare`, one below the other.
   """
   import pandas as pd
 
-  @functools.cache
-  def measurements(setting: testbed.Setting) -> Measurements:
-    trainer = build_process(setting, trials, executor)
-    count = max(1, rounds // setting.q)
-    return measure(trainer, setting.testbed, count, seed)
-
+  measured: dict[testbed.Setting, Measurements] = {}  # studies share settings
   frames = []
   for setting in settings:
     on_start(setting)
-    frames.append(compare(setting, measurements(setting)))
+    if setting not in measured:
+      trainer = build_process(setting, trials, executor)
+      count = max(1, rounds // setting.q)
+      measured[setting] = measure(trainer, setting.testbed, count, seed)
+    frames.append(compare(setting, measured[setting]))
   return pd.concat(frames, ignore_index=True)
 
 
@@ -253,11 +240,7 @@ def holds(
 ) -> np.ndarray:
   """Returns where neither the measured nor the exact error exceeds the bound.
 
-  Args:
-    mse: measured errors.
-    error: their standard errors.
-    bound: the bounds.
-    exact: exact errors; NaN where unknown.
+  `error` is the standard error of `mse`; `exact` is NaN where it is unknown.
   """
   within = mse - MAX_STANDARD_ERRORS * error <= bound
   return within & ~(exact > bound * (1 + _TOLERANCE))
@@ -291,7 +274,7 @@ def _bounds(
     if setting.temperature is not None:
       last = bounds.last_round(setting.temperature, epsilon=epsilon)
       met = bool(t[-1] <= last * q)
-    main = bounds.main_bound(t, problem, rate, epsilon, setting.max_p, q)
-    yield '(16)', met, main
+    p = setting.p_of_round(1)  # the largest gives the weakest bound
+    yield '(16)', met, bounds.main_bound(t, problem, rate, epsilon, p, q)
     yield 'remark', met, bounds.remark_bound(t, problem, rate)
     yield 'Jensen', True, bounds.jensen_bound(t, problem, rate)

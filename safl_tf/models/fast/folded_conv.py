@@ -42,22 +42,18 @@ _POINTWISE = (
 
 
 @keras.saving.register_keras_serializable('safl_tf')
-class FoldedConvPool2D(keras.layers.Layer):
+class FoldedConvPool2D(keras.layers.Conv2D):
   """`Conv2D` + activation + 2×2 pooling, with the weights of the `Conv2D`.
+
+  Pooling drops an odd last row and column, as Keras's 'valid' pooling does.
 
   Args:
     filters: number of output channels.
     kernel_size: an odd number.
     pooling: 'average' or 'max'.
-    padding: padding of the convolution, 'valid' or 'same'. Pooling drops an odd
-      last row and column, as Keras's 'valid' pooling does.
-    activation: an elementwise activation.
-    use_bias: whether the convolution has a bias.
-    kernel_initializer: initializer of the kernel.
-    bias_initializer: initializer of the bias.
     lowering: 'matmul' (slices and one product; faster with XLA) or 'conv' (one
       native convolution; faster without XLA).
-    **kwargs: arguments of `keras.layers.Layer`.
+    **kwargs: arguments of `Conv2D`, of stride 1 with an elementwise activation.
   """
 
   def __init__(
@@ -65,40 +61,17 @@ class FoldedConvPool2D(keras.layers.Layer):
     filters: int,
     kernel_size: int,
     pooling: str = 'average',
-    padding: str = 'valid',
-    activation: Any = None,
-    use_bias: bool = True,
-    kernel_initializer: Any = 'glorot_uniform',
-    bias_initializer: Any = 'zeros',
     lowering: str = 'matmul',
     **kwargs: Any,
   ):
-    super().__init__(**kwargs)
-    self.filters = validation.integer('filters', filters, low=1)
-    self.kernel_size = validation.integer('kernel_size', kernel_size, low=1)
-    if kernel_size % 2 == 0:
+    super().__init__(filters, kernel_size, **kwargs)
+    k, width = self.kernel_size
+    if k != width or k % 2 == 0:
       raise ValueError(f'kernel_size={kernel_size}: must be odd')
+    if not self.strides == self.dilation_rate == (self.groups,) * 2 == (1, 1):
+      raise ValueError('strides, dilation_rate and groups must be 1')
     self.pooling = validation.choice('pooling', pooling, ('average', 'max'))
-    self.padding = validation.choice('padding', padding, ('valid', 'same'))
     self.lowering = validation.choice('lowering', lowering, ('matmul', 'conv'))
-    self.activation = keras.activations.get(activation)
-    self.use_bias = use_bias
-    self.kernel_initializer = keras.initializers.get(kernel_initializer)
-    self.bias_initializer = keras.initializers.get(bias_initializer)
-
-  def build(self, input_shape: Sequence[int]) -> None:
-    """Creates the kernel [k, k, channels, filters] and the bias [filters]."""
-    k = self.kernel_size
-    self.kernel = self.add_weight(
-      shape=(k, k, input_shape[-1], self.filters),
-      initializer=self.kernel_initializer,
-      name='kernel',
-    )
-    self.bias = None
-    if self.use_bias:
-      self.bias = self.add_weight(
-        shape=(self.filters,), initializer=self.bias_initializer, name='bias'
-      )
 
   def call(self, inputs: tf.Tensor) -> tf.Tensor:
     """Maps [batch, height, width, channels] to pooled activations."""
@@ -126,29 +99,18 @@ class FoldedConvPool2D(keras.layers.Layer):
 
   def get_config(self) -> dict[str, Any]:
     """Returns the configuration: that of `Conv2D`, `pooling` and `lowering`."""
-    return {
-      **super().get_config(),
-      'filters': self.filters,
-      'kernel_size': self.kernel_size,
-      'pooling': self.pooling,
-      'padding': self.padding,
-      'activation': keras.activations.serialize(self.activation),
-      'use_bias': self.use_bias,
-      'kernel_initializer': keras.initializers.serialize(
-        self.kernel_initializer
-      ),
-      'bias_initializer': keras.initializers.serialize(self.bias_initializer),
-      'lowering': self.lowering,
-    }
+    own = {'pooling': self.pooling, 'lowering': self.lowering}
+    return {**super().get_config(), **own}
 
   def _pooled_size(self, size: Sequence[int]) -> list[int]:
-    lost = 0 if self.padding == 'same' else self.kernel_size - 1
+    lost = 0 if self.padding == 'same' else self.kernel_size[0] - 1
     return [(length - lost) // 2 for length in size]
 
   def _crop_or_pad(self, x: tf.Tensor, rows: int, columns: int) -> tf.Tensor:
     """Crops or pads the input to what the output depends on; even sizes."""
-    before = self.kernel_size // 2 if self.padding == 'same' else 0
-    height, width = (2 * n + self.kernel_size - 1 for n in (rows, columns))
+    k = self.kernel_size[0]
+    before = k // 2 if self.padding == 'same' else 0
+    height, width = (2 * n + k - 1 for n in (rows, columns))
     below = max(height - x.shape[1] - before, 0)
     right = max(width - x.shape[2] - before, 0)
     if before or below or right:
@@ -213,31 +175,42 @@ def _by_matmul(
   return tf.unstack(tf.reshape(y, [4, f4 // 4, rows, columns, batch]))
 
 
+def is_conv_pool(
+  conv: keras.layers.Layer, pool: keras.layers.Layer | None
+) -> bool:
+  """Returns whether two layers are a plain convolution and 2×2 pooling.
+
+  The convolution has stride 1 and odd kernel sizes.
+  """
+  pools = (keras.layers.AveragePooling2D, keras.layers.MaxPooling2D)
+  return (
+    type(conv) is keras.layers.Conv2D
+    and pool is not None
+    and type(pool) in pools
+    and all(size % 2 == 1 for size in conv.kernel_size)
+    and conv.strides == conv.dilation_rate == (1, 1)
+    and conv.groups == 1
+    and conv.data_format == pool.data_format == 'channels_last'
+    and conv.activity_regularizer is None
+    and tuple(pool.pool_size) == tuple(pool.strides) == (2, 2)
+  )
+
+
 def can_replace(
   conv: keras.layers.Layer, pool: keras.layers.Layer | None
 ) -> bool:
   """Returns whether folding the two layers is possible, and faster."""
-  pools = (keras.layers.AveragePooling2D, keras.layers.MaxPooling2D)
-  if type(conv) is not keras.layers.Conv2D or pool is None:
-    return False
   return (
-    type(pool) in pools
+    pool is not None
+    and is_conv_pool(conv, pool)
     and conv.filters <= _MAX_FILTERS
     and conv.kernel_size[0] == conv.kernel_size[1]
-    and conv.kernel_size[0] % 2 == 1
-    and conv.strides == (1, 1)
-    and conv.dilation_rate == (1, 1)
-    and conv.groups == 1
-    and conv.data_format == 'channels_last'
     and conv.kernel_regularizer is None
     and conv.bias_regularizer is None
-    and conv.activity_regularizer is None
     and conv.kernel_constraint is None
     and conv.bias_constraint is None
-    and conv.padding in ('valid', 'same')
     and conv.trainable
     and conv.activation in map(keras.activations.get, _POINTWISE)
-    and tuple(pool.pool_size) == tuple(pool.strides) == (2, 2)
     and pool.padding == 'valid'
   )
 

@@ -17,6 +17,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from safl_tf.models.fast import folded_conv
+
 Gradient = Callable[[tf.Tensor], Any]
 
 
@@ -91,20 +93,10 @@ def can_replace(
   conv: keras.layers.Layer, pool: keras.layers.Layer | None
 ) -> bool:
   """Returns whether `WideConvPool2D` can replace the two layers."""
-  if type(conv) is not keras.layers.Conv2D or pool is None:
-    return False
-  if type(pool) is not keras.layers.MaxPooling2D:
-    return False
-  activations = map(keras.activations.get, ('relu', 'linear'))
   return (
-    conv.strides == (1, 1)
-    and conv.dilation_rate == (1, 1)
-    and conv.groups == 1
-    and conv.data_format == pool.data_format == 'channels_last'
+    folded_conv.is_conv_pool(conv, pool)
+    and type(pool) is keras.layers.MaxPooling2D
     and conv.padding == 'same'
-    and all(size % 2 == 1 for size in conv.kernel_size)
-    and conv.activation in activations
-    and conv.activity_regularizer is None
-    and tuple(pool.pool_size) == tuple(pool.strides) == (2, 2)
+    and conv.activation in map(keras.activations.get, ('relu', 'linear'))
     and all(n is not None and n % 2 == 0 for n in conv.input.shape[1:3])
   )

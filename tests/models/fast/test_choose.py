@@ -333,7 +333,7 @@ def test_stacked_convolutions_become_products():
   assert {layer.lowering for layer in off.layers[1:3]} == {'matmul'}
 
 
-def residual():
+def normalised_residual():
   entry = keras.Input((12, 12, 2))
   x = layers.Conv2D(4, 3, padding='same', activation='relu')(entry)
   y = layers.BatchNormalization()(layers.Conv2D(4, 3, padding='same')(x))
@@ -342,7 +342,7 @@ def residual():
 
 
 def test_stacked_model_that_is_not_a_chain():
-  model = residual()
+  model = normalised_residual()
   fast = choose.fast_model(model, stacked=True)
   assert kinds(fast.model).count('PatchConv2D') == 2
   assert not fast.jit_compile and not fast.per_example
