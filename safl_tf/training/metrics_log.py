@@ -225,12 +225,12 @@ def check_format(
 ) -> None:
   """Raises an `InputError` if a run directory has another format."""
   if number != FORMAT:
-    version_name = 'an older' if number < FORMAT else 'a newer'
+    version = 'an older' if number < FORMAT else 'a newer'
+    remedy = 'choose another --experiment or use that version'
+    if argument != 'experiment':
+      remedy = 'use that version or train again'
     raise errors.InputError(
-      argument,
-      folder,
-      f'was made by {version_name} version of safl_tf; a new --experiment '
-      'starts afresh',
+      argument, folder, f'was made by {version} version of safl_tf; {remedy}'
     )
 
 

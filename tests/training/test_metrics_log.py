@@ -251,8 +251,8 @@ def test_hparams_of_another_version(tmp_path, change, version_name):
   with pytest.raises(errors.InputError) as caught:
     metrics_log.read_hparams(tmp_path, 'run')
   assert str(caught.value) == (
-    f'run={tmp_path}: was made by {version_name} version of safl_tf; a new '
-    '--experiment starts afresh'
+    f'run={tmp_path}: was made by {version_name} version of safl_tf; use that '
+    'version or train again'
   )
 
 

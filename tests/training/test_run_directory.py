@@ -242,8 +242,7 @@ def test_run_of_an_older_version_is_refused(trained, clients):
       use()
     assert caught.value.argument == argument
     assert caught.value.value == path
-    assert caught.value.hint == (
-      'was made by an older version of safl_tf; a new --experiment starts '
-      'afresh'
+    assert caught.value.hint.startswith(
+      'was made by an older version of safl_tf; '
     )
   assert sorted(path.rglob('*')) == before
