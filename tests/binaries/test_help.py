@@ -5,8 +5,9 @@ import re
 import pytest
 
 from binaries import partition
-from binaries.flags import presets, run_config
-from safl_tf.util import errors
+from binaries.flags import data, presets, run_config
+from safl_tf.data.files import spec
+from safl_tf.util import choices, errors
 from tests.binaries import programs
 
 TOPICS = [
@@ -158,3 +159,11 @@ def test_pandas_after_tensorflow():
   process = programs.start('-c', script)
   out, err = process.communicate(timeout=120)
   assert (process.returncode, out) == (0, '3 sklearn\n'), err
+
+
+def test_every_data_set_and_option_is_described():
+  flags = programs.parse(data.Data.define)
+  described = ' '.join(flags['dataset'].help.split())
+  for name in (*choices.DATASETS, *choices.DATASET_FORMS):
+    assert name in described
+  assert set(flags) >= spec.OPTIONS.keys()

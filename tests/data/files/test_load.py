@@ -1,15 +1,13 @@
 """Loading data files of any format."""
 
-import dataclasses
 import os
 
 import numpy as np
 import pytest
 
-from binaries.flags.data import Data
 from safl_tf.data import dataset
 from safl_tf.data.files import loader, spec, tabular
-from safl_tf.util import choices, errors
+from safl_tf.util import errors
 
 
 def table(labels):
@@ -177,13 +175,6 @@ def test_bad_options(flags, message):
   with pytest.raises(errors.InputError) as caught:
     spec.options(flags)
   assert str(caught.value) == message
-
-
-def test_help_lists_every_format():
-  flags = {field.name: field for field in dataclasses.fields(Data)}
-  for name in (*choices.DATASETS, *choices.DATASET_FORMS):
-    assert name in str(flags['dataset'].metadata)
-  assert flags.keys() >= spec.OPTIONS.keys()
 
 
 def test_digest_follows_contents(tmp_path):
