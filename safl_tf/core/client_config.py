@@ -1,4 +1,4 @@
-"""How a client trains locally."""
+"""The configuration of local training."""
 
 import dataclasses
 from typing import Any
@@ -10,7 +10,7 @@ from safl_tf.util import choices, validation
 
 @dataclasses.dataclass(frozen=True)
 class LocalConfig:
-  """How a client trains. The defaults are the paper's.
+  """The configuration of local training; defaults are the paper's.
 
   Attributes:
     local_epochs: E, passes over the client's data in a round.

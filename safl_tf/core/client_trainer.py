@@ -27,7 +27,7 @@ Models = Callable[[int], tuple[np.ndarray, np.ndarray | None]]
 
 
 class Attack(Protocol):
-  """What malicious clients do; see `safl_tf.attacks.Attack`."""
+  """The behaviour of malicious clients; see `safl_tf.attacks.Attack`."""
 
   def to_json(self) -> dict[str, Any]:
     """Returns the attack's settings as JSON values."""
@@ -224,7 +224,7 @@ class ClientTrainer:
 
   @property
   def num_traces(self) -> int:
-    """How often a client's round, or a piece of it, was traced."""
+    """The number of traces of a client's round or of its pieces."""
     return self._executor.num_traces
 
   def _client_input(

@@ -381,7 +381,7 @@ class ClientUpdate:
     self, trim_padding: bool, i: tf.Tensor, plan: batching.BatchPlan
   ) -> tuple[Any, tf.Tensor, tf.Tensor]:
     """Returns inputs, labels and weights of the i-th batch."""
-    # Not plan.counts[i]: XLA would compile a step anew for every i.
+    # Not plan.counts[i]: XLA would compile a step again for every i.
     examples, count = tf.gather(plan.examples, i), tf.gather(plan.counts, i)
     if trim_padding:
       examples = examples[:count]

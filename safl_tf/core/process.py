@@ -28,7 +28,7 @@ class Rounds(Protocol):
   """The rounds of an algorithm with a driver, see `algorithm.Driver`.
 
   Attributes:
-    rounds_per_pass: how many rounds it takes to get a new global model.
+    rounds_per_pass: the number of rounds per new global model.
   """
 
   rounds_per_pass: int
@@ -199,12 +199,12 @@ class FederatedProcess:
 
   @property
   def rounds_per_pass(self) -> int:
-    """How many rounds it takes to get a new global model."""
+    """The number of rounds per new global model."""
     return self._rounds.rounds_per_pass if self._rounds else 1
 
   @property
   def num_traces(self) -> int:
-    """How often a client's round, or a piece of it, was traced."""
+    """The number of traces of a client's round or of its pieces."""
     return self._trainer.num_traces
 
   def _initial_model(self, seed: int) -> Callable[[int], np.ndarray]:

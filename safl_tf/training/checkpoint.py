@@ -162,8 +162,8 @@ class Checkpoints:
       raise errors.InputError(
         'experiment',
         self.folder,
-        f'all checkpoints are corrupt ({details}); a new --experiment starts '
-        'afresh',
+        f'all checkpoints are corrupt ({details}); choose another '
+        '--experiment to start over',
       )
     return None
 

@@ -45,11 +45,11 @@ def make(name, clients=None, **options):
 
 def rounds(trainer, state, count):
   """The states and metrics of some rounds."""
-  found = []
+  results = []
   for _ in range(count):
     state, metrics = trainer.next(state)
-    found.append((state, metrics))
-  return found
+    results.append((state, metrics))
+  return results
 
 
 def bits(state):
@@ -148,12 +148,12 @@ def test_a_non_finite_client_is_dropped(name):
   trainer = make(name, attack=attack)
   (malicious,) = trainer.malicious
   start = trainer.initialize(0)
-  found = rounds(trainer, start, 4)
-  assert found[0][1].dropped.tolist() == [malicious]
-  position = found[0][1].ids.tolist().index(malicious)
-  assert not found[0][1].sent[position]
-  assert found[0][1].sent.sum() == 3
-  state = found[-1][0]
+  results = rounds(trainer, start, 4)
+  assert results[0][1].dropped.tolist() == [malicious]
+  position = results[0][1].ids.tolist().index(malicious)
+  assert not results[0][1].sent[position]
+  assert results[0][1].sent.sum() == 3
+  state = results[-1][0]
   assert np.isfinite(state.z_bar).all()
   np.testing.assert_array_equal(
     state.client_models[malicious], start.client_models[malicious]
@@ -163,9 +163,9 @@ def test_a_non_finite_client_is_dropped(name):
 @pytest.mark.parametrize('name', choices.ALGORITHMS)
 def test_one_client_is_enough(name):
   trainer = make(name, tiny.clients((60,)))
-  found = rounds(trainer, trainer.initialize(0), 10)
-  losses = [metrics.train_loss for _, metrics in found]
-  assert np.isfinite(found[-1][0].z_bar).all()
+  results = rounds(trainer, trainer.initialize(0), 10)
+  losses = [metrics.train_loss for _, metrics in results]
+  assert np.isfinite(results[-1][0].z_bar).all()
   assert losses[-1] < losses[0]
 
 
@@ -186,8 +186,8 @@ def elements(name, t):
 @pytest.mark.parametrize('name', choices.ALGORITHMS)
 def test_bytes(name):
   trainer = make(name)
-  found = rounds(trainer, trainer.initialize(0), 13)
-  for t, (_, metrics) in zip(itertools.count(1), found, strict=False):
+  results = rounds(trainer, trainer.initialize(0), 13)
+  for t, (_, metrics) in zip(itertools.count(1), results, strict=False):
     up, down = elements(name, t)
     assert metrics.bytes_up == 4 * up * metrics.sent.sum()
     assert metrics.bytes_down == 4 * down * len(metrics.ids)
@@ -197,6 +197,6 @@ def test_bytes(name):
 
 def test_extended_safl_sends_less_than_everything():
   trainer = make('extended_safl')
-  found = rounds(trainer, trainer.initialize(0), 13)
-  sent = [int(metrics.sent.sum()) for _, metrics in found]
+  results = rounds(trainer, trainer.initialize(0), 13)
+  sent = [int(metrics.sent.sum()) for _, metrics in results]
   assert sent[0] == 4 and 4 < sum(sent) < 13 * 4

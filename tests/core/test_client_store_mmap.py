@@ -163,8 +163,8 @@ def test_really_no_room(tmp_path):
 def test_the_room_is_reserved(tmp_path):
   """Not only a length: nothing is missing when a page is written to."""
   clients = create(tmp_path).updated(rows([0]))
-  found = os.fstat(clients._backend._file.fileno())
-  assert found.st_blocks * 512 >= found.st_size > 60e6
+  result = os.fstat(clients._backend._file.fileno())
+  assert result.st_blocks * 512 >= result.st_size > 60e6
 
 
 def test_nothing_is_left_by_a_killed_process(tmp_path):

@@ -235,7 +235,7 @@ def test_a_client_that_diverges_is_dropped(executor):
   )
   np.testing.assert_array_equal(broken[1].dropped, [1])
   for k in (0, 2, 3, 4, 5):
-    one, other = (found[0].client_models[k] for found in (broken, sound))
+    one, other = (result[0].client_models[k] for result in (broken, sound))
     assert one.tobytes() == other.tobytes()
 
 
@@ -252,8 +252,8 @@ class Place:
 
 def test_a_pool_keeps_the_order():
   pool = base.Pool([Place(), Place(), Place()])
-  found = pool.map(lambda k: k + 1, [4, 1, 7, 2, 0, 5])
-  assert list(found) == [25, 4, 64, 9, 1, 36]
+  result = pool.map(lambda k: k + 1, [4, 1, 7, 2, 0, 5])
+  assert list(result) == [25, 4, 64, 9, 1, 36]
   assert list(pool.map(lambda k: k, [])) == []
 
 

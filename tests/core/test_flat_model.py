@@ -183,11 +183,11 @@ def test_slow_initializers_in_threads():
     lambda: head(layers.Dense(50, kernel_initializer=noise)), X
   )
   expected = {k: flat.init(key(k)) for k in range(8)}
-  found = {}
+  result = {}
 
   def work(numbers):
     for k in numbers:
-      found[k] = flat.init(key(k))
+      result[k] = flat.init(key(k))
 
   threads = [
     threading.Thread(target=work, args=(range(i, 8, 4),)) for i in range(4)
@@ -196,7 +196,7 @@ def test_slow_initializers_in_threads():
     thread.start()
   for thread in threads:
     thread.join()
-  assert all(np.array_equal(found[k], expected[k]) for k in range(8))
+  assert all(np.array_equal(result[k], expected[k]) for k in range(8))
 
 
 def test_float64():

@@ -73,16 +73,16 @@ def run(trainer, rounds):
 
 @pytest.mark.parametrize('executor', EXECUTORS)
 def test_run_goes_on_over_rounds(executor):
-  found = run(make_process('run', executor), 3)
+  result = run(make_process('run', executor), 3)
   wanted = [rates(0, 3 * steps) for steps in STEPS]
-  np.testing.assert_allclose(found, wanted, rtol=1e-5)
+  np.testing.assert_allclose(result, wanted, rtol=1e-5)
 
 
 @pytest.mark.parametrize('executor', EXECUTORS)
 def test_participation_starts_anew(executor):
-  found = run(make_process('participation', executor), 3)
+  result = run(make_process('participation', executor), 3)
   wanted = [3 * rates(0, steps) for steps in STEPS]
-  np.testing.assert_allclose(found, wanted, rtol=1e-5)
+  np.testing.assert_allclose(result, wanted, rtol=1e-5)
 
 
 def test_participation_is_the_default():
@@ -93,9 +93,9 @@ def test_participation_is_the_default():
 def test_rounds_that_a_client_missed_count():
   """The second client takes part in the third round only."""
   select = lambda seed, t, n: np.arange(1 + (t == 3))
-  found = run(make_process('run', select=select), 3)
+  result = run(make_process('run', select=select), 3)
   wanted = [rates(0, 3 * STEPS[0]), rates(2 * STEPS[1], 3 * STEPS[1])]
-  np.testing.assert_allclose(found, wanted, rtol=1e-5)
+  np.testing.assert_allclose(result, wanted, rtol=1e-5)
 
 
 def test_rates_of_the_theory():
@@ -123,7 +123,7 @@ def test_only_the_counter_differs():
 
 def test_a_constant_rate_does_not_care():
   """Bit for bit, for a real model."""
-  found = []
+  result = []
   for clock in ('participation', 'run'):
     config = client_config.LocalConfig(batch_size=8, optimizer_clock=clock)
     trainer = process.FederatedProcess(
@@ -136,8 +136,8 @@ def test_a_constant_rate_does_not_care():
     state = trainer.initialize()
     for _ in range(2):
       state, _ = trainer.next(state)
-    found.append(state.z_bar)
-  np.testing.assert_array_equal(*found)
+    result.append(state.z_bar)
+  np.testing.assert_array_equal(*result)
 
 
 def test_iterations():

@@ -258,7 +258,7 @@ def test_all_corrupt_is_refused_repeatedly(tmp_path, warnings):
     assert caught.value.argument == 'experiment'
     assert caught.value.value == str(tmp_path)
     assert 'all checkpoints are corrupt' in caught.value.hint
-    assert 'a new --experiment starts afresh' in caught.value.hint
+    assert 'choose another --experiment' in caught.value.hint
     assert sorted(os.listdir(tmp_path)) == before
   assert warnings == []
 

@@ -55,7 +55,7 @@ class MatchedRounds:
   its clients' models, 'pass_models'.
 
   Attributes:
-    rounds_per_pass: how many rounds it takes to get a new global model.
+    rounds_per_pass: the number of rounds per new global model.
 
   Args:
     trainer: for models of the original widths.

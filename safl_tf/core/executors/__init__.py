@@ -20,7 +20,7 @@ class Executor(Protocol):
 
   @property
   def num_traces(self) -> int:
-    """How often anything was traced."""
+    """The number of traces so far."""
 
 
 # Name -> class in the module of that name, imported when it is used.

@@ -75,7 +75,7 @@ class CompiledRound:
 
   @property
   def num_traces(self) -> int:
-    """How often the round was traced."""
+    """The number of traces."""
     return self._function.experimental_get_tracing_count()
 
 

@@ -32,7 +32,7 @@ class Serial:
 
   @property
   def num_traces(self) -> int:
-    """How often any piece was traced."""
+    """The number of traces of all pieces."""
     return self._runner.num_traces
 
 

@@ -47,5 +47,5 @@ class Threads:
 
   @property
   def num_traces(self) -> int:
-    """How often the round was traced, on all TensorFlow devices."""
+    """The number of traces on all TensorFlow devices."""
     return sum(r.num_traces for r in self._rounds)

@@ -69,7 +69,7 @@ class Vectorized:
 
   @property
   def num_traces(self) -> int:
-    """How often the stacked round was traced, on all TensorFlow devices."""
+    """The number of traces on all TensorFlow devices."""
     return sum(r.num_traces for r in self._rounds)
 
 

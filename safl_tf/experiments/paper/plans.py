@@ -36,9 +36,9 @@ _ONE_CORE = 2.5  # centralised LeNet-5 is one client and so uses one thread
 _OVERHEAD = 6.0  # seconds per run for compilation, plots and files
 
 _SMOKE = (
-  'Only shows that everything works: a few clients with 20 digits each of the '
-  'bundled sample, which stands for every data set, one local epoch and a few '
-  'rounds. The numbers are chance.'
+  'Tests the program only: a few clients with 20 digits each of the bundled '
+  'sample in place of every data set, one local epoch and a few rounds. The '
+  'numbers have no meaning.'
 )
 
 

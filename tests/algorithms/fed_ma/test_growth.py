@@ -31,10 +31,10 @@ def test_widths_stay_bounded(schedule):
     assert state.z_bar.shape == (chain.size,)
     counts = np.split(state.memory['global_counts'], [chain.hidden[0]])
     for layer, width in enumerate(UNITS):
-      found = [maps[layer] for maps in maps_of(state)]
-      assert all(len(set(pi.tolist())) == width for pi in found)
+      result = [maps[layer] for maps in maps_of(state)]
+      assert all(len(set(pi.tolist())) == width for pi in result)
       np.testing.assert_array_equal(
-        np.bincount(np.concatenate(found)), counts[layer]
+        np.bincount(np.concatenate(result)), counts[layer]
       )
 
 

@@ -119,15 +119,15 @@ def test_tiny_network_vector():
     chain, np.array([2.2, 1.2, 4.2, 3.2, 0.4, 0.3, 6.4, 5.4, 0.5])
   )
   rng, sizes = np.random.default_rng(0), np.array([2, 1])
-  found = layer_match.match(
+  result = layer_match.match(
     matching.MatchConfig(), [one[0], other[0]], sizes, rng
   )
-  np.testing.assert_array_equal(found.maps, [[0, 1], [1, 0]])
-  np.testing.assert_allclose(found.weights.kernel, [[[1.1, 2.1], [3.1, 4.1]]])
-  np.testing.assert_allclose(found.weights.bias, [0.2, 0.3])
+  np.testing.assert_array_equal(result.maps, [[0, 1], [1, 0]])
+  np.testing.assert_allclose(result.weights.kernel, [[[1.1, 2.1], [3.1, 4.1]]])
+  np.testing.assert_allclose(result.weights.bias, [0.2, 0.3])
   upper = [
     layer_weights.place_inputs(z[1], pi, 2)
-    for z, pi in zip((one, other), found.maps, strict=True)
+    for z, pi in zip((one, other), result.maps, strict=True)
   ]
   last = layer_match.average_classifier(upper, np.array([[7], [7]]))
   np.testing.assert_allclose(last.kernel, [[[5.2], [6.2]]])
@@ -149,7 +149,7 @@ def test_only_a_bias_has_a_prior_mean(biased):
   layer = layer_weights.Weights(np.zeros((1, 2, 1)), bias)
   settings = matching.MatchConfig(average='map')
   rng = np.random.default_rng(0)
-  found = layer_match.match(settings, [layer, layer], np.ones(2), rng)
-  np.testing.assert_allclose(found.weights.kernel, 0, atol=1e-15)
+  result = layer_match.match(settings, [layer, layer], np.ones(2), rng)
+  np.testing.assert_allclose(result.weights.kernel, 0, atol=1e-15)
   if biased:
-    np.testing.assert_allclose(found.weights.bias, [0.1])
+    np.testing.assert_allclose(result.weights.bias, [0.1])

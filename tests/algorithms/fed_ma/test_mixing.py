@@ -113,8 +113,8 @@ def test_fed_avg_by_matching_is_fed_ma():
 def test_models_may_be_on_the_disk(tmp_path):
   algorithm = safl_tf.build_safl(temperature=5)
   on_disk = make(algorithm, client_store='mmap', store_dir=tmp_path)
-  found = [rounds(p, 3)[0][-1] for p in (on_disk, make(algorithm))]
-  assert test_rounds.bits(found[0]) == test_rounds.bits(found[1])
+  result = [rounds(p, 3)[0][-1] for p in (on_disk, make(algorithm))]
+  assert test_rounds.bits(result[0]) == test_rounds.bits(result[1])
 
 
 @pytest.mark.parametrize(

@@ -5,20 +5,20 @@ from safl_tf.algorithms.fed_ma import progress
 
 def matching():
   """Of two clients with layers of 2 and 3 units."""
-  found = progress.begin(np.array([3, 7]), (2, 3))
-  found = found.extended(
+  result = progress.begin(np.array([3, 7]), (2, 3))
+  result = result.extended(
     0, [np.array([0, 1]), np.array([2, 1])], np.array([1, 2, 1])
   )
   maps = [np.array([0, 1, 2]), np.array([3, 1, 4])]
-  return found.extended(1, maps, np.array([1, 2, 1, 1, 1]))
+  return result.extended(1, maps, np.array([1, 2, 1, 1, 1]))
 
 
 def test_layers_are_added():
-  found = matching()
-  np.testing.assert_array_equal(found.widths, [3, 5])
-  np.testing.assert_array_equal(found.maps, [[0, 1, 0, 1, 2], [2, 1, 3, 1, 4]])
-  np.testing.assert_array_equal(found.counts, [1, 2, 1, 1, 2, 1, 1, 1])
-  assert found.maps.dtype == np.int32
+  result = matching()
+  np.testing.assert_array_equal(result.widths, [3, 5])
+  np.testing.assert_array_equal(result.maps, [[0, 1, 0, 1, 2], [2, 1, 3, 1, 4]])
+  np.testing.assert_array_equal(result.counts, [1, 2, 1, 1, 2, 1, 1, 1])
+  assert result.maps.dtype == np.int32
 
 
 def test_a_client_takes_its_own_units():
@@ -34,19 +34,19 @@ def test_a_newcomer_takes_the_most_common_units():
 
 
 def test_what_is_written_can_be_read():
-  found = matching()
-  written = {**found.write(progress.GLOBAL), 'pass_models': np.zeros(2)}
+  result = matching()
+  written = {**result.write(progress.GLOBAL), 'pass_models': np.zeros(2)}
   again = progress.read(written, progress.GLOBAL)
-  for one, other in zip(found, again, strict=True):
+  for one, other in zip(result, again, strict=True):
     np.testing.assert_array_equal(one, other)
   assert progress.read(written, progress.PASS) is None
   assert (
-    progress.finished(written).keys() == found.write(progress.GLOBAL).keys()
+    progress.finished(written).keys() == result.write(progress.GLOBAL).keys()
   )
   np.testing.assert_array_equal(written[progress.WIDTHS], [3, 5])
 
 
 def test_clients_leave():
-  found = matching().only(np.array([False, True]))
-  np.testing.assert_array_equal(found.ids, [7])
-  np.testing.assert_array_equal(found.maps, [[2, 1, 3, 1, 4]])
+  result = matching().only(np.array([False, True]))
+  np.testing.assert_array_equal(result.ids, [7])
+  np.testing.assert_array_equal(result.maps, [[2, 1, 3, 1, 4]])

@@ -89,8 +89,8 @@ def test_noisy_copies_are_aligned(name, schedule):
   *_, last = layer_weights.split(chain, aggregate.weighted_mean(SIZES, noisy))
   mean = layer_weights.join([*hidden, last])
   expected = layer_weights.pick(chain, mean, orders[LARGEST])
-  found = run(trainer, copies).z_bar
-  np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+  result = run(trainer, copies).z_bar
+  np.testing.assert_allclose(result, expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize('schedule', SCHEDULES)

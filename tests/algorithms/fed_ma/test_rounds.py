@@ -104,11 +104,11 @@ def test_layers_below_are_frozen_and_shared():
 def test_clients_stay_for_a_pass():
   trainer = make(fraction=0.5)
   _, metrics = rounds(trainer, 12)
-  found = np.array([m.ids for m in metrics]).reshape(4, PHASES, 2)
-  for number, ids in enumerate(found, start=1):
+  result = np.array([m.ids for m in metrics]).reshape(4, PHASES, 2)
+  for number, ids in enumerate(result, start=1):
     expected = trainer.algorithm.select(0, number, len(SIZES))
     np.testing.assert_array_equal(ids, [expected] * PHASES)
-  assert len({ids[0].tobytes() for ids in found}) > 1
+  assert len({ids[0].tobytes() for ids in result}) > 1
 
 
 @pytest.mark.parametrize('schedule', ['layerwise', 'oneshot'])

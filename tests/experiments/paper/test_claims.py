@@ -23,19 +23,19 @@ def reaching(level, at, rounds=100):
   return [0.1] * (at - 1) + [level] * (rounds - at + 1)
 
 
-def claims_of(found, *own, name=None):
+def claims_of(result, *own, name=None):
   """The claims as dicts; `own` replaces the statements of the paper."""
-  paper = results_lib.paper_numbers()[name or found.plan.experiment]
+  paper = results_lib.paper_numbers()[name or result.plan.experiment]
   if own:
     paper = {**paper, 'claims': own}
-  return claims.claims(found, paper).to_dict('records')
+  return claims.claims(result, paper).to_dict('records')
 
 
 def check(claim, *several, scale='paper'):
   """The one row of a statement on n = 80."""
-  found = made.results('convergence_mnist', *several, scale=scale)
+  result = made.results('convergence_mnist', *several, scale=scale)
   claim = {'algorithm': 'safl', 'n': 80, 'says': 'words', **claim}
-  (row,) = claims_of(found, claim)
+  (row,) = claims_of(result, claim)
   assert (row['kind'], row['quote']) == ('statement', 'words')
   return row
 
@@ -173,11 +173,11 @@ def number_row(accuracy, what, measure='accuracy (%)', **columns):
   """The row of a number of Table IV, with SAFL's history."""
   cell = {'algorithm': 'safl', 'epsilon': 0.3, 'temperature': 80}
   history = made.rows([accuracy] * 50, **columns)
-  found = made.results(
+  result = made.results(
     'epsilon_temperature', made.runs('epsilon_temperature', history, **cell)
   )
   label = f'{what}: {measure}'
-  (row,) = [row for row in claims_of(found) if row['claim'] == label]
+  (row,) = [row for row in claims_of(result) if row['claim'] == label]
   return row
 
 

@@ -4,9 +4,9 @@ from safl_tf.experiments.paper import experiments, figures, results
 from tests.experiments.paper import make_runs as made
 
 
-def figures_of(found):
-  paper = results.paper_numbers()[found.plan.experiment]
-  return figures.figures(found, paper)
+def figures_of(result):
+  paper = results.paper_numbers()[result.plan.experiment]
+  return figures.figures(result, paper)
 
 
 def curves(chart):
@@ -36,11 +36,11 @@ def test_convergence():
 
 
 def test_spread_over_seeds():
-  found = made.complete('fraction', seeds=(0, 1))
-  charts = figures_of(found)
+  result = made.complete('fraction', seeds=(0, 1))
+  charts = figures_of(result)
   assert list(charts) == [f'accuracy_R{R}' for R in (0.3, 0.5, 0.7)]
   (fedavg, _) = charts['accuracy_R0.3'].curves
-  value = found.get(algorithm='fedavg', fraction=0.3).at(100)
+  value = result.get(algorithm='fedavg', fraction=0.3).at(100)
   assert fedavg.y[-1] == pytest.approx(100 * value.mean)
   assert fedavg.spread[-1] == pytest.approx(100 * value.sd)
   (single, _) = figures_of(made.complete('fraction'))['accuracy_R0.3'].curves
@@ -48,8 +48,8 @@ def test_spread_over_seeds():
 
 
 def test_missing_data_sets_have_no_figure():
-  found = made.complete('early_accuracy')._replace(missing={'cifar10': 'why'})
-  assert list(figures_of(found)) == [
+  result = made.complete('early_accuracy')._replace(missing={'cifar10': 'why'})
+  assert list(figures_of(result)) == [
     *('accuracy_mnist', 'accuracy_fashion_mnist', 'accuracy_speech_commands'),
   ]
 

@@ -21,13 +21,13 @@ def leaves(tree, path=()):
 def test_every_number_of_a_claim_is_used(name):
   """Another number gives another row."""
   paper = results_lib.paper_numbers()[name]
-  found = made.complete(name)
+  result = made.complete(name)
 
   def rows_of(claim):
     needed = 'best' in claim or name == 'uploads'
     numbers = paper['numbers'] if needed else []
     own = {**paper, 'numbers': numbers, 'claims': [claim]}
-    return claims.claims(found, own).to_dict('records')
+    return claims.claims(result, own).to_dict('records')
 
   for claim in paper['claims']:
     for *keys, last in leaves(claim):

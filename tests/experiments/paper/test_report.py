@@ -21,9 +21,9 @@ def read(path):
     return list(csv.DictReader(file))
 
 
-def written(folder, found):
+def written(folder, result):
   """The report of some results as Markdown."""
-  report.write(folder, found)
+  report.write(folder, result)
   return (folder / 'report.md').read_text()
 
 
@@ -71,10 +71,10 @@ def test_files(tmp_path):
 
 
 def test_csv_of_figures(tmp_path, no_pictures):
-  found = made.complete('uploads', 'cpu', seeds=(0, 1))
-  report.write(tmp_path, found)
+  result = made.complete('uploads', 'cpu', seeds=(0, 1))
+  report.write(tmp_path, result)
   paper = results_lib.paper_numbers()['uploads']
-  chart = figures.figures(found, paper)['search']
+  chart = figures.figures(result, paper)['search']
   rows = read(tmp_path / 'figures' / 'search.csv')
   assert list(rows[0]) == ['curve', chart.x_label, chart.y_label, 'spread']
   ours = [row for row in rows if row['curve'] == 'Extended SAFL']
@@ -83,8 +83,8 @@ def test_csv_of_figures(tmp_path, no_pictures):
 
 
 def test_csv_of_values_and_claims(tmp_path, no_pictures):
-  found = made.complete('uploads', 'cpu', seeds=(0, 1))
-  report.write(tmp_path, found)
+  result = made.complete('uploads', 'cpu', seeds=(0, 1))
+  report.write(tmp_path, result)
   values = read(tmp_path / 'values.csv')
   assert list(values[0]) == [
     *('what', 'measure', 'paper_round', 'paper', 'mean', 'sd', 'runs'),
@@ -96,7 +96,7 @@ def test_csv_of_values_and_claims(tmp_path, no_pictures):
     if (row['what'], row['measure'], row['paper_round'])
     == ('FedAvg', 'accuracy', '60')
   ]
-  value = found.get(algorithm='fedavg').at(60)
+  value = result.get(algorithm='fedavg').at(60)
   assert (float(row['mean']), float(row['sd'])) == (value.mean, value.sd)
   assert (row['paper'], row['runs']) == ('0.5222', '2')
   assert row['of_the_papers_size'] == 'True'
@@ -142,9 +142,9 @@ def test_number_of_verdicts(tmp_path, no_pictures):
 
 def test_missing_data_set(tmp_path, no_pictures):
   missing = {'cifar10': 'dataset=cifar10: is <not> there'}
-  found = made.complete('early_accuracy', 'smoke', seeds=(3, 5))
-  kept = [r for r in found.runs if r.part.cell['dataset'] != 'cifar10']
-  text = written(tmp_path, found._replace(runs=kept, missing=missing))
+  result = made.complete('early_accuracy', 'smoke', seeds=(3, 5))
+  kept = [r for r in result.runs if r.part.cell['dataset'] != 'cifar10']
+  text = written(tmp_path, result._replace(runs=kept, missing=missing))
   assert '\n- Seeds: 3, 5\n- Finished runs: 18 of 24\n' in text
   assert '\n- CIFAR-10 is left out: dataset=cifar10: is <not> there\n' in text
   assert '\n| CIFAR-10' not in text
@@ -154,9 +154,9 @@ def test_missing_data_set(tmp_path, no_pictures):
 
 
 def test_shared_runs_and_many_seeds(tmp_path, no_pictures):
-  found = made.complete('fraction', 'smoke')
-  found = found._replace(seeds=tuple(range(100)), shared=['a/b', 'c/d'])
-  text = written(tmp_path, found)
+  result = made.complete('fraction', 'smoke')
+  result = result._replace(seeds=tuple(range(100)), shared=['a/b', 'c/d'])
+  text = written(tmp_path, result)
   assert '\n- Seeds: 0 to 99\n- Finished runs: 6 of 600\n' in text
   assert '\n- Runs shared with other experiments: a/b, c/d\n' in text
 
@@ -171,9 +171,9 @@ def test_experiment_that_is_not_in_the_paper(tmp_path, no_pictures):
 @pytest.mark.parametrize('name', experiments.EXPERIMENTS)
 def test_first_run_and_all_runs(name, scale, tmp_path, no_pictures):
   """Reports are written after each run, so the first one is enough."""
-  found = made.complete(name, scale)
-  for several in (found.runs[:1], found.runs):
-    report.write(tmp_path, found._replace(runs=several))
+  result = made.complete(name, scale)
+  for several in (result.runs[:1], result.runs):
+    report.write(tmp_path, result._replace(runs=several))
     tags = Tags()
     tags.feed((tmp_path / 'report.html').read_text())
     assert tags.open == [] and {'table', 'svg', 'ul'} <= set(tags.all)

@@ -15,22 +15,24 @@ def runs(accuracies, *more, algorithm='safl', n=80, scale='paper'):
 
 
 def test_means_over_seeds():
-  found = runs([0.1, None, 0.3, 0.4], [0.3, 0.9, 0.5, 0.6])
-  assert found.algorithm == 'safl' and found.last == 4
-  assert found.at(1) == pytest.approx((0.2, math.sqrt(0.02), 2))
+  result = runs([0.1, None, 0.3, 0.4], [0.3, 0.9, 0.5, 0.6])
+  assert result.algorithm == 'safl' and result.last == 4
+  assert result.at(1) == pytest.approx((0.2, math.sqrt(0.02), 2))
   # Round 2 of the first run has no evaluation, so round 1 stands for it.
-  assert found.at(2) == pytest.approx((0.5, math.sqrt(0.32), 2))
-  assert found.at(5) is None
-  assert found.at(None) == found.at(4) == pytest.approx((0.5, 0.1 * 2**0.5, 2))
-  assert found.total(3) == (30, 0, 2) and found.total(5) is None
-  assert list(found.total_uploads()) == [10, 20, 30, 40]
-  by_round = found.by_round()
+  assert result.at(2) == pytest.approx((0.5, math.sqrt(0.32), 2))
+  assert result.at(5) is None
+  assert (
+    result.at(None) == result.at(4) == pytest.approx((0.5, 0.1 * 2**0.5, 2))
+  )
+  assert result.total(3) == (30, 0, 2) and result.total(5) is None
+  assert list(result.total_uploads()) == [10, 20, 30, 40]
+  by_round = result.by_round()
   assert list(by_round.index) == [1, 3, 4]
   assert list(by_round['mean']) == pytest.approx([0.2, 0.4, 0.5])
   assert list(by_round['std']) == pytest.approx([math.sqrt(0.02)] * 3)
-  first = [found.first_round(level) for level in (0.4, 0.45, 0.6)]
+  first = [result.first_round(level) for level in (0.4, 0.45, 0.6)]
   assert first == [3, 4, None]
-  assert found.best() == pytest.approx(0.5)
+  assert result.best() == pytest.approx(0.5)
   assert runs([None, 0.2]).at(1) is None
 
 
@@ -41,10 +43,10 @@ def test_one_seed_has_no_deviation():
 def test_diverged_loss():
   """NaN is a value, unlike a missing evaluation."""
   history = made.rows([0.5, 0.5, 0.5], test_loss=[0.1, math.nan, None])
-  found = made.runs('fraction', history, algorithm='safl', fraction=0.5)
-  value = found.at(3, 'test_loss')
+  result = made.runs('fraction', history, algorithm='safl', fraction=0.5)
+  value = result.at(3, 'test_loss')
   assert math.isnan(value.mean) and value.sd is None
-  assert list(found.by_round('test_loss').index) == [1]
+  assert list(result.by_round('test_loss').index) == [1]
 
 
 @pytest.mark.parametrize(
@@ -61,19 +63,19 @@ def test_format(value, factor, digits, text):
 
 
 def test_rounds_of_smaller_runs():
-  found = runs(made.ramp(20, 0.05, 1.0), scale='smoke')
-  part = found.part._replace(flags={**found.part.flags, 'rounds': 20})
-  found = found._replace(part=part)
-  assert found.at(100).mean == pytest.approx(1.0)
-  assert found.at(50).mean == pytest.approx(0.5)
-  assert found.at(105) is None
-  assert results_lib.round_label(50, [found]) == '10 for 50'
+  result = runs(made.ramp(20, 0.05, 1.0), scale='smoke')
+  part = result.part._replace(flags={**result.part.flags, 'rounds': 20})
+  result = result._replace(part=part)
+  assert result.at(100).mean == pytest.approx(1.0)
+  assert result.at(50).mean == pytest.approx(0.5)
+  assert result.at(105) is None
+  assert results_lib.round_label(50, [result]) == '10 for 50'
 
 
 def test_centralised_training_is_taken_after_its_last_round():
   cell = {'algorithm': 'centralized'}
-  found = made.runs('convergence_mnist', made.rows([0.5, 0.99]), **cell)
-  assert found.at(1).mean == found.at(100).mean == 0.99
+  result = made.runs('convergence_mnist', made.rows([0.5, 0.99]), **cell)
+  assert result.at(1).mean == result.at(100).mean == 0.99
 
 
 def test_has_learned():
@@ -95,14 +97,14 @@ def test_cells():
   central = made.runs(
     'convergence_mnist', made.rows(FLAT), algorithm='centralized'
   )
-  found = made.results('convergence_mnist', b, central, a)
-  assert found.get(algorithm='safl', n=80) is b
-  assert found.get(algorithm='safl', n=120) is None
-  assert found.get(algorithm='centralized', n=80) is central
-  assert found.where(n=40) == [a]
-  assert found.where(algorithm='safl') == [a, b]
-  assert found.values('n') == [40, 80, 120]
-  assert found.seconds == 3 * 100 * 2
+  result = made.results('convergence_mnist', b, central, a)
+  assert result.get(algorithm='safl', n=80) is b
+  assert result.get(algorithm='safl', n=120) is None
+  assert result.get(algorithm='centralized', n=80) is central
+  assert result.where(n=40) == [a]
+  assert result.where(algorithm='safl') == [a, b]
+  assert result.values('n') == [40, 80, 120]
+  assert result.seconds == 3 * 100 * 2
 
 
 @pytest.mark.parametrize(

@@ -6,25 +6,25 @@ from safl_tf.experiments.paper import experiments, results, tables
 from tests.experiments.paper import make_runs as made
 
 
-def tables_of(found):
-  paper = results.paper_numbers()[found.plan.experiment]
-  return tables.tables(found, paper)
+def tables_of(result):
+  paper = results.paper_numbers()[result.plan.experiment]
+  return tables.tables(result, paper)
 
 
-def numbers_of(found):
-  paper = results.paper_numbers()[found.plan.experiment]
-  return tables.numbers(found, paper)
+def numbers_of(result):
+  paper = results.paper_numbers()[result.plan.experiment]
+  return tables.numbers(result, paper)
 
 
-def only_table(found):
-  (frame,) = tables_of(found).values()
+def only_table(result):
+  (frame,) = tables_of(result).values()
   return frame
 
 
 def row(frame, label):
   """The cells of a row by column, without empty ones."""
-  (found,) = frame[frame.iloc[:, 0] == label].to_dict('records')
-  return {k: v for k, v in list(found.items())[1:] if v != ''}
+  (result,) = frame[frame.iloc[:, 0] == label].to_dict('records')
+  return {k: v for k, v in list(result.items())[1:] if v != ''}
 
 
 def test_early_accuracy():
@@ -40,8 +40,8 @@ def test_early_accuracy():
     )
   ]
   missing = dict.fromkeys(('cifar10', 'speech_commands'), 'is not there')
-  found = made.results(name, *several, missing=missing)
-  frame = only_table(found)
+  result = made.results(name, *several, missing=missing)
+  frame = only_table(result)
   assert list(frame['']) == ['MNIST, round 50', 'Fashion-MNIST, round 50']
   assert row(frame, 'MNIST, round 50') == {
     'our round': '50',
@@ -54,15 +54,15 @@ def test_early_accuracy():
     'SAFL top-5 (%)': '94.2 (99)',
   }
   assert row(frame, 'Fashion-MNIST, round 50')['SAFL top-5 (%)'] == '75.0 (99)'
-  assert len(tables.values(numbers_of(found))) == 12
+  assert len(tables.values(numbers_of(result))) == 12
 
 
 def test_sizes_and_rounds_at_the_scale_cpu():
-  found = made.complete('early_accuracy', 'cpu')
-  frame = only_table(found)
+  result = made.complete('early_accuracy', 'cpu')
+  frame = only_table(result)
   assert list(frame['size']) == ["paper's", 'smaller', 'smaller', 'smaller']
   assert list(frame['our round']) == ['50', '50', '50', '20']
-  values = tables.values(numbers_of(found))
+  values = tables.values(numbers_of(result))
   full = values[values['of_the_papers_size']]
   assert set(full['what']) == {
     f'{name}, MNIST' for name in ('Centralised', 'FedAvg', 'SAFL')
@@ -71,12 +71,12 @@ def test_sizes_and_rounds_at_the_scale_cpu():
 
 def test_epsilon_temperature():
   cell = {'algorithm': 'safl', 'epsilon': 0.3, 'temperature': 80}
-  found = made.results(
+  result = made.results(
     'epsilon_temperature',
     made.flat('epsilon_temperature', 0.95, 20, algorithm='centralized'),
     made.flat('epsilon_temperature', 0.94, 50, **cell),
   )
-  frame = only_table(found)
+  frame = only_table(result)
   assert len(frame) == 8
   central, safl, missing = (
     row(frame, f'{label}, round 50')
@@ -102,12 +102,12 @@ def test_batch_size():
 
 
 def test_values():
-  found = made.complete('uploads', 'cpu', seeds=(0, 1))
-  frame = tables.values(numbers_of(found))
+  result = made.complete('uploads', 'cpu', seeds=(0, 1))
+  frame = tables.values(numbers_of(result))
   assert len(frame) == 18
   number = frame[(frame['what'] == 'FedAvg') & (frame['paper_round'] == 60)]
   (accuracy,) = number[number['measure'] == 'accuracy'].to_dict('records')
-  value = found.get(algorithm='fedavg').at(60)
+  value = result.get(algorithm='fedavg').at(60)
   assert accuracy['paper'] == 0.5222
   assert (accuracy['mean'], accuracy['sd']) == (value.mean, value.sd)
   assert (accuracy['runs'], accuracy['of_the_papers_size']) == (2, True)
@@ -210,8 +210,8 @@ def upload_runs(shares, rounds=80):
 
 def test_uploads():
   shares = {0.15: 0.6, 0.3: 0.68, 0.5: 0.75}
-  found = tables_of(made.results('uploads', *upload_runs(shares)))
-  (title, table), (_, search) = found.items()
+  result = tables_of(made.results('uploads', *upload_runs(shares)))
+  (title, table), (_, search) = result.items()
   assert title == 'Table VI: ours (paper), ν = 0.3'
   assert row(table, 'round 60') == {
     'our round': '60',
@@ -236,15 +236,17 @@ def test_uploads():
 
 
 def test_no_nu_has_the_share_of_the_paper():
-  found = tables_of(made.results('uploads', *upload_runs({0.3: 0.9, 0.5: 0.8})))
-  search = found['Share of uploads by ν']
+  result = tables_of(
+    made.results('uploads', *upload_runs({0.3: 0.9, 0.5: 0.8}))
+  )
+  search = result['Share of uploads by ν']
   assert list(search['ν']) == ['0.3', '0.5', 'in the paper']
 
 
 def test_uploads_of_short_runs():
   """Without a share in any of the paper's rounds, the first ν is kept."""
-  found = made.results('uploads', *upload_runs({0.3: 0.9, 0.5: 0.7}, rounds=5))
-  assert next(iter(tables_of(found))) == 'Table VI: ours (paper), ν = 0.3'
+  result = made.results('uploads', *upload_runs({0.3: 0.9, 0.5: 0.7}, rounds=5))
+  assert next(iter(tables_of(result))) == 'Table VI: ours (paper), ν = 0.3'
 
 
 @pytest.mark.parametrize('scale', ['paper', 'cpu', 'smoke'])

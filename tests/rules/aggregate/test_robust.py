@@ -225,7 +225,7 @@ def test_krum_tells_near_models_apart_beside_far_ones():
 def test_geometric_median_is_the_minimum(count, size):
   optimize = pytest.importorskip('scipy.optimize')
   z = models(count, size, seed=10 * count + size)
-  found = optimize.minimize(
+  result = optimize.minimize(
     total_distance,
     z.mean(axis=0),
     (z,),
@@ -233,8 +233,8 @@ def test_geometric_median_is_the_minimum(count, size):
     options={'xatol': 1e-10, 'fatol': 1e-14, 'maxiter': 20_000},
   )
   z_bar = fused(aggregate.geometric_median(1000), z)
-  assert total_distance(z_bar, z) <= found.fun + 1e-9
-  np.testing.assert_allclose(z_bar, found.x, rtol=0, atol=1e-5)
+  assert total_distance(z_bar, z) <= result.fun + 1e-9
+  np.testing.assert_allclose(z_bar, result.x, rtol=0, atol=1e-5)
 
 
 def test_geometric_median_has_no_pull():

@@ -46,14 +46,14 @@ def rounds(count=4, dtype=np.float32):
 
 def run(rule, received):
   """All z_bar and memories; memory that is written to would raise."""
-  memory, z_bar, found = rule.init(LAYOUT), None, []
+  memory, z_bar, result = rule.init(LAYOUT), None, []
   for update in received:
     for array in memory.values():
       array.setflags(write=False)
     z_bar, memory = rule.apply(memory, update, z_bar)
     z_bar.setflags(write=False)
-    found.append((z_bar, memory))
-  return found
+    result.append((z_bar, memory))
+  return result
 
 
 def by_hand(
@@ -66,7 +66,7 @@ def by_hand(
   tau=1e-3,
 ):
   """The paper's Algorithm 2, element by element in Python's floats."""
-  memory, x, found = inner.init(LAYOUT), None, []
+  memory, x, result = inner.init(LAYOUT), None, []
   m, v = [0.0] * LAYOUT.size, [tau * tau] * LAYOUT.size
   for update in received:
     y, memory = inner.apply(memory, update, x)
@@ -89,8 +89,8 @@ def by_hand(
         step = m[j] / (math.sqrt(v[j]) + tau)
       new[j] = float(x[j]) + learning_rate * step
     x = new
-    found.append(x)
-  return found
+    result.append(x)
+  return result
 
 
 @every_optimizer
@@ -166,9 +166,9 @@ def test_sgd_with_rate_1_is_the_inner_aggregator(inner, dtype):
   for update in received[1::2]:
     for z in update.z:
       z[5] = 1.1e-9
-  found = run(aggregate.server_optimizer(inner(), 'sgd', 1.0), received)
+  result = run(aggregate.server_optimizer(inner(), 'sgd', 1.0), received)
   plain = run(inner(), received)
-  for (got, _), (expected, _) in zip(found, plain, strict=True):
+  for (got, _), (expected, _) in zip(result, plain, strict=True):
     assert got.tobytes() == expected.tobytes()
 
 
@@ -189,10 +189,10 @@ def test_the_first_model_is_the_inner_aggregators(optimizer):
 @every_inner
 def test_moving_statistics_are_the_inner_aggregators(optimizer, inner):
   received = list(rounds())
-  found = run(aggregate.server_optimizer(inner(), optimizer, 0.3), received)
+  result = run(aggregate.server_optimizer(inner(), optimizer, 0.3), received)
   plain = run(inner(), received)
   for t, ((got, _), (expected, _)) in enumerate(
-    zip(found, plain, strict=True), 1
+    zip(result, plain, strict=True), 1
   ):
     np.testing.assert_array_equal(got[23:], expected[23:])
     if t > 1:
@@ -222,8 +222,8 @@ def test_slots(optimizer, slots):
 
 @every_optimizer
 def test_slots_stay_float64_and_change(optimizer):
-  found = run(aggregate.server_optimizer(None, optimizer, 0.3), rounds())
-  (_, before), (_, after) = found[-2:]
+  result = run(aggregate.server_optimizer(None, optimizer, 0.3), rounds())
+  (_, before), (_, after) = result[-2:]
   for name in {'m', 'v'} & after.keys():
     assert after[name].dtype == np.float64
     assert (after[name] != before[name]).all()
@@ -277,9 +277,9 @@ def test_one_in_the_other():
   """Half a step of half a step is a quarter of one."""
   received = list(rounds(dtype=np.float64))
   half = aggregate.server_optimizer(None, 'sgd', 0.5)
-  found = run(aggregate.server_optimizer(half, 'sgd', 0.5), received)
+  result = run(aggregate.server_optimizer(half, 'sgd', 0.5), received)
   expected = run(aggregate.server_optimizer(None, 'sgd', 0.25), received)
-  for (got, _), (wanted, _) in zip(found, expected, strict=True):
+  for (got, _), (wanted, _) in zip(result, expected, strict=True):
     np.testing.assert_allclose(got[TRAINED], wanted[TRAINED], atol=1e-15)
 
 
@@ -294,8 +294,8 @@ def test_uploads_are_the_inner_aggregators():
 
 def test_deep_layers_that_are_not_sent_stay_with_sgd():
   inner = aggregate.temporal(layerwise=True)
-  found = run(aggregate.server_optimizer(inner, 'sgd', 0.5), rounds(5))
-  first, *others = [z_bar for z_bar, _ in found]
+  result = run(aggregate.server_optimizer(inner, 'sgd', 0.5), rounds(5))
+  first, *others = [z_bar for z_bar, _ in result]
   for z_bar in others:
     assert z_bar[DEEP].tobytes() == first[DEEP].tobytes()
     assert (z_bar[:8] != first[:8]).all()
@@ -313,22 +313,22 @@ def test_deep_layers_that_are_not_sent_stay_with_sgd():
 )
 def test_default_learning_rates(optimizer, rate):
   received = list(rounds())
-  found = run(aggregate.server_optimizer(optimizer=optimizer), received)
+  result = run(aggregate.server_optimizer(optimizer=optimizer), received)
   expected = run(aggregate.server_optimizer(None, optimizer, rate), received)
-  for (got, _), (wanted, _) in zip(found, expected, strict=True):
+  for (got, _), (wanted, _) in zip(result, expected, strict=True):
     np.testing.assert_array_equal(got, wanted)
 
 
 def test_the_default_is_adam_by_size():
   received = list(rounds())
-  found = run(aggregate.server_optimizer(), received)
+  result = run(aggregate.server_optimizer(), received)
   expected = run(
     aggregate.server_optimizer(
       aggregate.by_size(), 'adam', 0.01, 0.9, 0.99, 1e-3
     ),
     received,
   )
-  for (got, _), (wanted, _) in zip(found, expected, strict=True):
+  for (got, _), (wanted, _) in zip(result, expected, strict=True):
     np.testing.assert_array_equal(got, wanted)
 
 

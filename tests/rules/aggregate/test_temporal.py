@@ -19,12 +19,12 @@ DEEP_ROUNDS = [1, 12, 13, 14, 15, 16, 27, 28, 29, 30, 31]
 
 def make_layout(*tensors):
   """Of (path, shape), trained unless the path has a star at its end."""
-  start, found = 0, []
+  start, result = 0, []
   for path, shape in tensors:
     trainable = not path.endswith('*')
-    found.append(layout.Tensor(path.rstrip('*'), shape, start, trainable))
-    start += found[-1].size
-  return layout.Layout(tuple(found))
+    result.append(layout.Tensor(path.rstrip('*'), shape, start, trainable))
+    start += result[-1].size
+  return layout.Layout(tuple(result))
 
 
 SMALL = make_layout(
@@ -61,13 +61,13 @@ def freeze(memory):
 
 def run(rule, received, model_layout=SMALL):
   """All z_bar; memory that is written to would raise."""
-  memory, z_bar, found = rule.init(model_layout), None, []
+  memory, z_bar, result = rule.init(model_layout), None, []
   for update in received:
     freeze(memory)
     z_bar, memory = rule.apply(memory, update, z_bar)
     z_bar.setflags(write=False)
-    found.append(z_bar)
-  return found, memory
+    result.append(z_bar)
+  return result, memory
 
 
 def by_hand(received, base=A, deep=None, deep_rounds=()):
@@ -75,7 +75,7 @@ def by_hand(received, base=A, deep=None, deep_rounds=()):
   deep = np.zeros(SMALL.size, bool) if deep is None else deep
   places = {'shallow': ~deep, 'deep': deep}
   sent = {'shallow': {}, 'deep': {}}
-  z_bar, found = np.zeros(SMALL.size), []
+  z_bar, result = np.zeros(SMALL.size), []
   for t, ids, z, m in received:
     z_bar = z_bar.copy()
     for part in ['shallow', 'deep'] if t in deep_rounds else ['shallow']:
@@ -86,8 +86,8 @@ def by_hand(received, base=A, deep=None, deep_rounds=()):
       raw = [size * base ** -(t - tau) for tau, size, _ in values]
       models = np.stack([model for _, _, model in values])
       z_bar[place] = raw @ models / sum(raw)
-    found.append(z_bar)
-  return found
+    result.append(z_bar)
+  return result
 
 
 def test_powers_of_the_base():
@@ -141,9 +141,9 @@ def test_weights_sum_to_one():
 @pytest.mark.parametrize('dtype', [np.float32, np.float64])
 def test_is_what_the_formula_says(base, dtype):
   received = list(rounds(40, dtype=dtype))
-  found, memory = run(aggregate.temporal(base), received)
+  result, memory = run(aggregate.temporal(base), received)
   precision = 4 * np.finfo(dtype).eps
-  for got, expected in zip(found, by_hand(received, base), strict=True):
+  for got, expected in zip(result, by_hand(received, base), strict=True):
     assert got.dtype == dtype
     np.testing.assert_allclose(got, expected, rtol=0, atol=precision)
   assert memory['models'].dtype == dtype
@@ -152,10 +152,10 @@ def test_is_what_the_formula_says(base, dtype):
 @pytest.mark.parametrize('dtype', [np.float32, np.float64])
 def test_layer_by_layer_is_what_the_formula_says(dtype):
   received = list(rounds(31, dtype=dtype))
-  found, _ = run(aggregate.temporal(layerwise=True), received)
+  result, _ = run(aggregate.temporal(layerwise=True), received)
   expected = by_hand(received, A, SMALL_DEEP, DEEP_ROUNDS)
   precision = 4 * np.finfo(dtype).eps
-  for got, wanted in zip(found, expected, strict=True):
+  for got, wanted in zip(result, expected, strict=True):
     np.testing.assert_allclose(got, wanted, rtol=0, atol=precision)
 
 
@@ -166,8 +166,8 @@ def test_everybody_every_round_is_fed_avg():
     updates(t, range(6), rng.normal(size=(6, SMALL.size)), m)
     for t in range(1, 6)
   ]
-  found, _ = run(aggregate.temporal(), received)
-  for got, update in zip(found, received, strict=True):
+  result, _ = run(aggregate.temporal(), received)
+  for got, update in zip(result, received, strict=True):
     expected = plain.apply({}, update, None).z_bar
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-15)
 
@@ -177,8 +177,8 @@ def test_shifted_by_whole_loops_nothing_changes(layerwise):
   rule = aggregate.temporal(layerwise=layerwise)
   received = list(rounds(20))
   later = [update._replace(t=update.t + 30) for update in received]
-  found, again = run(rule, received)[0], run(rule, later)[0]
-  np.testing.assert_array_equal(found, again)
+  result, again = run(rule, received)[0], run(rule, later)[0]
+  np.testing.assert_array_equal(result, again)
 
 
 def test_deep_rounds():
@@ -205,9 +205,9 @@ def test_other_loops(loop, deep_rounds, expected):
 
 
 def test_deep_tensors_stay_in_other_rounds():
-  found, _ = run(aggregate.temporal(layerwise=True), rounds(31))
+  result, _ = run(aggregate.temporal(layerwise=True), rounds(31))
   for t in range(2, 32):
-    old, new = found[t - 2], found[t - 1]
+    old, new = result[t - 2], result[t - 1]
     stays = new[SMALL_DEEP].tobytes() == old[SMALL_DEEP].tobytes()
     assert stays == (t not in DEEP_ROUNDS)
     assert (new[~SMALL_DEEP] != old[~SMALL_DEEP]).all()
@@ -216,8 +216,8 @@ def test_deep_tensors_stay_in_other_rounds():
 def test_whole_models_are_uploaded_otherwise():
   rule = aggregate.temporal()
   assert {rule.uploads(SMALL, t) for t in range(1, 32)} == {SMALL.size}
-  found, _ = run(rule, rounds(3))
-  assert (found[1] != found[2]).all()
+  result, _ = run(rule, rounds(3))
+  assert (result[1] != result[2]).all()
 
 
 def test_a_deep_part_that_never_came_has_no_weight():
@@ -283,11 +283,11 @@ def test_memory_has_who_reported():
 def test_goes_on_from_saved_memory():
   rule, received = aggregate.temporal(layerwise=True), list(rounds(20))
   whole, _ = run(rule, received)
-  found, memory = run(rule, received[:9])
+  result, memory = run(rule, received[:9])
   file = io.BytesIO()
   np.savez(file, **memory)
   file.seek(0)
-  memory, z_bar = dict(np.load(file, allow_pickle=False)), found[-1]
+  memory, z_bar = dict(np.load(file, allow_pickle=False)), result[-1]
   for update, expected in zip(received[9:], whole[9:], strict=True):
     z_bar, memory = rule.apply(memory, update, z_bar)
     np.testing.assert_array_equal(z_bar, expected)
@@ -302,26 +302,26 @@ def layout_of(make, shape, dtype=np.uint8):
 
 
 def test_lenet5():
-  found = layout_of(lenet5.lenet5, (28, 28, 1))
-  assert shallow_size(found) == 156 + 2416 == 2572
+  result = layout_of(lenet5.lenet5, (28, 28, 1))
+  assert shallow_size(result) == 156 + 2416 == 2572
   rule = aggregate.temporal(layerwise=True)
-  sent = sum(rule.uploads(found, t) for t in range(1, 16))
+  sent = sum(rule.uploads(result, t) for t in range(1, 16))
   assert sent == 15 * 2572 + 5 * 41_854
-  assert sent / (15 * found.size) == pytest.approx(0.3719, abs=5e-5)
+  assert sent / (15 * result.size) == pytest.approx(0.3719, abs=5e-5)
   np.testing.assert_array_equal(
-    rule.init(found)['deep'], np.arange(44_426) >= 2572
+    rule.init(result)['deep'], np.arange(44_426) >= 2572
   )
 
 
 def test_light_vgg():
-  found = layout_of(light_vgg.light_vgg, (32, 32, 3))
-  assert shallow_size(found) == 1792 + 73_856 + 147_584
+  result = layout_of(light_vgg.light_vgg, (32, 32, 3))
+  assert shallow_size(result) == 1792 + 73_856 + 147_584
 
 
 def test_moving_statistics_go_with_the_shallow_layers():
-  found = layout_of(tiny.normalised, (tiny.FEATURES,), np.float32)
-  assert shallow_size(found) == 8 * 16 + 16 + 2 * 16 + 2 * 16
-  deep = aggregate.temporal(layerwise=True).init(found)['deep']
+  result = layout_of(tiny.normalised, (tiny.FEATURES,), np.float32)
+  assert shallow_size(result) == 8 * 16 + 16 + 2 * 16 + 2 * 16
+  deep = aggregate.temporal(layerwise=True).init(result)['deep']
   np.testing.assert_array_equal(np.flatnonzero(deep), np.arange(176, 227))
 
 

@@ -30,16 +30,16 @@ def width(rows, gamma=7.0, sweeps=5, bias=0.0):
 )
 def test_score_vector(gamma, opened):
   counts = np.ones(2, int)
-  found = bbp.scores(SECOND, PRIOR + FIRST, counts, PRIOR, 2, gamma, 2)
+  result = bbp.scores(SECOND, PRIOR + FIRST, counts, PRIOR, 2, gamma, 2)
   expected = np.hstack([[[1.6983, 7.7983], [7.1283, 1.0283]], opened])
-  np.testing.assert_allclose(found, expected, atol=5e-5)
+  np.testing.assert_allclose(result, expected, atol=5e-5)
 
 
 def test_scores_are_the_sums_over_features():
   rng = np.random.default_rng(0)
   row, sums, prior = (rng.normal(size=s) for s in ((4, 7), (6, 7), (7,)))
   counts, clients, gamma = np.array([1, 3, 12, 2, 9, 15]), 17, 0.7
-  found = bbp.scores(row, sums, counts, prior, clients, gamma, 3)
+  result = bbp.scores(row, sums, counts, prior, clients, gamma, 3)
   popular = [1, 3, 10, 2, 9, 10]
   for i, a in enumerate(row):
     for g in range(6):
@@ -47,11 +47,11 @@ def test_scores_are_the_sums_over_features():
       gain = ((sums[g] + a) ** 2 / (s + 1) - sums[g] ** 2 / s).sum()
       c = popular[g]
       expected = gain + np.log(c / (clients - c))
-      assert found[i, g] == pytest.approx(expected, rel=1e-12)
+      assert result[i, g] == pytest.approx(expected, rel=1e-12)
     for r in (1, 2, 3):
       gain = ((prior + a) ** 2 / 2 - prior**2).sum()
       expected = gain - 2 * np.log(r) + 2 * np.log(gamma / clients)
-      assert found[i, 5 + r] == pytest.approx(expected, rel=1e-12)
+      assert result[i, 5 + r] == pytest.approx(expected, rel=1e-12)
 
 
 def test_map_vector():
@@ -65,12 +65,12 @@ def test_map_vector():
 
 def test_clients_of_different_widths():
   wide = np.vstack([SECOND, [5.0, 5.0]])
-  found = matched([FIRST, wide], gamma=1.0)
-  assert sorted(found.counts.tolist()) == [1, 2, 2]
+  result = matched([FIRST, wide], gamma=1.0)
+  assert sorted(result.counts.tolist()) == [1, 2, 2]
   # The widest client is the first, so its units keep their places.
-  np.testing.assert_array_equal(found.maps[1], [0, 1, 2])
-  np.testing.assert_array_equal(found.maps[0], [1, 0])
-  np.testing.assert_array_equal(found.counts, [2, 2, 1])
+  np.testing.assert_array_equal(result.maps[1], [0, 1, 2])
+  np.testing.assert_array_equal(result.maps[0], [1, 0])
+  np.testing.assert_array_equal(result.counts, [2, 2, 1])
 
 
 def test_only_large_units_are_matched():
@@ -139,18 +139,18 @@ def test_initial_layers_grow(name, clients, expected):
 
 def test_a_huge_gamma_matches_nothing():
   rows = [np.random.default_rng(k).normal(size=(5, 3)) for k in range(4)]
-  found = matched(rows, np.zeros(3), gamma=1e30)
-  assert len(found.counts) == 20 and (found.counts == 1).all()
+  result = matched(rows, np.zeros(3), gamma=1e30)
+  assert len(result.counts) == 20 and (result.counts == 1).all()
 
 
 def test_every_unit_gets_a_place_beyond_the_cap(monkeypatch):
   """As many units as the widest client has twice are always there."""
   monkeypatch.setattr(bbp, '_CAP', 3)
   rows = [np.random.default_rng(k).normal(size=(5, 3)) for k in range(8)]
-  found = matched(rows, np.zeros(3), gamma=1e30)
-  assert all(len(np.unique(pi)) == 5 for pi in found.maps)
+  result = matched(rows, np.zeros(3), gamma=1e30)
+  assert all(len(np.unique(pi)) == 5 for pi in result.maps)
   # Ten at once, and then one for each client.
-  assert 10 <= len(found.counts) <= 10 + 8
+  assert 10 <= len(result.counts) <= 10 + 8
 
 
 def test_the_seed_orders_the_sweeps():

@@ -29,9 +29,9 @@ def test_cost_vector():
 
 
 def test_map_vector():
-  found = matched([A, B], sizes=[2, 1])
-  np.testing.assert_array_equal(found.maps, [[0, 1], [1, 0]])
-  np.testing.assert_allclose(found.rows, [[1.1, 3.1, 0.2], [2.1, 4.1, 0.3]])
+  result = matched([A, B], sizes=[2, 1])
+  np.testing.assert_array_equal(result.maps, [[0, 1], [1, 0]])
+  np.testing.assert_allclose(result.rows, [[1.1, 3.1, 0.2], [2.1, 4.1, 0.3]])
 
 
 def test_assignment_is_the_best_of_all():
@@ -52,17 +52,17 @@ def test_the_largest_client_is_the_reference():
   permutations = [np.random.default_rng(k).permutation(6) for k in range(4)]
   copies = [rows[p] for p in permutations]
   for sizes, largest in (([1, 5, 2, 3], 1), ([3, 1, 3, 3], 0)):
-    found = matched(copies, sizes)
-    np.testing.assert_array_equal(found.rows, copies[largest])
-    np.testing.assert_array_equal(found.maps[largest], range(6))
+    result = matched(copies, sizes)
+    np.testing.assert_array_equal(result.rows, copies[largest])
+    np.testing.assert_array_equal(result.maps[largest], range(6))
 
 
 def test_or_the_global_layer_there_is():
   rows = np.random.default_rng(0).normal(size=(6, 4))
   copies = [rows[np.random.default_rng(k).permutation(6)] for k in range(4)]
-  found = matched(copies, [1, 5, 2, 3], reference=rows)
-  np.testing.assert_array_equal(found.rows, rows)
-  for pi, copy in zip(found.maps, copies, strict=True):
+  result = matched(copies, [1, 5, 2, 3], reference=rows)
+  np.testing.assert_array_equal(result.rows, rows)
+  for pi, copy in zip(result.maps, copies, strict=True):
     np.testing.assert_array_equal(rows[pi], copy)
 
 
@@ -73,11 +73,11 @@ def test_relabelling_clients_permutes_maps_but_not_the_rows():
     (base + 0.2 * rng.normal(size=base.shape))[rng.permutation(8)]
     for _ in range(4)
   ]
-  found = matched(rows, reference=base)
+  result = matched(rows, reference=base)
   for order in itertools.permutations(range(4)):
     again = matched([rows[k] for k in order], reference=base)
-    np.testing.assert_array_equal(again.maps, [found.maps[k] for k in order])
-    np.testing.assert_allclose(again.rows, found.rows, rtol=1e-12)
+    np.testing.assert_array_equal(again.maps, [result.maps[k] for k in order])
+    np.testing.assert_allclose(again.rows, result.rows, rtol=1e-12)
   largest = [matched(rows, np.eye(4)[k] + 1).rows for k in range(4)]
   for other in largest[1:]:
     np.testing.assert_allclose(

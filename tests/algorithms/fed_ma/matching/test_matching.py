@@ -29,19 +29,19 @@ def matched(settings, rows, sizes=None, reference=None, prior=None):
 @pytest.mark.parametrize('rule', RULES)
 def test_a_client_that_is_alone_stays_as_it_is(rule, average):
   rows = units(4)
-  found = matched(matching.MatchConfig(rule, average=average), [rows])
-  np.testing.assert_array_equal(found.rows, rows)
-  np.testing.assert_array_equal(found.maps, [range(4)])
-  np.testing.assert_array_equal(found.counts, [1, 1, 1, 1])
+  result = matched(matching.MatchConfig(rule, average=average), [rows])
+  np.testing.assert_array_equal(result.rows, rows)
+  np.testing.assert_array_equal(result.maps, [range(4)])
+  np.testing.assert_array_equal(result.counts, [1, 1, 1, 1])
 
 
 @pytest.mark.parametrize('rule', RULES)
 def test_identical_clients_stay_as_they_are(rule):
   rows = 4 * units(6)  # so large that 'bbp' matches them
-  found = matched(matching.MatchConfig(rule), [rows] * 5)
-  np.testing.assert_array_equal(found.rows, rows)
-  np.testing.assert_array_equal(found.maps, [range(6)] * 5)
-  np.testing.assert_array_equal(found.counts, [5] * 6)
+  result = matched(matching.MatchConfig(rule), [rows] * 5)
+  np.testing.assert_array_equal(result.rows, rows)
+  np.testing.assert_array_equal(result.maps, [range(6)] * 5)
+  np.testing.assert_array_equal(result.counts, [5] * 6)
 
 
 @pytest.mark.parametrize(
@@ -50,16 +50,16 @@ def test_identical_clients_stay_as_they_are(rule):
 @pytest.mark.parametrize('rule', RULES)
 def test_map_is_a_shrunken_mean(rule, clients, factor):
   rows = 4 * units(6)
-  found = matched(matching.MatchConfig(rule, average='map'), [rows] * clients)
-  np.testing.assert_allclose(found.rows, rows * clients / (clients + 1))
+  result = matched(matching.MatchConfig(rule, average='map'), [rows] * clients)
+  np.testing.assert_allclose(result.rows, rows * clients / (clients + 1))
   assert clients / (clients + 1) == pytest.approx(factor, abs=5e-4)
 
 
 def test_map_with_a_prior_mean():
   rows = [np.array([[3.0, 0.2]]), np.array([[2.0, 0.3]])]
   prior = np.array([0, matching.BIAS_PRIOR])
-  found = matched(matching.MatchConfig(average='map'), rows, prior=prior)
-  np.testing.assert_allclose(found.rows, [[5 / 3, 0.6 / 3]])
+  result = matched(matching.MatchConfig(average='map'), rows, prior=prior)
+  np.testing.assert_allclose(result.rows, [[5 / 3, 0.6 / 3]])
 
 
 @pytest.mark.parametrize('average, expected', [('mean', 5 / 2), ('map', 5 / 3)])
@@ -70,22 +70,23 @@ def test_clients_may_count_by_size(rule, average, expected):
   settings = matching.MatchConfig(
     rule, average=average, by_size=True, gamma=1e-3
   )
-  found = matched(settings, rows, [100, 300])
-  np.testing.assert_allclose(found.rows, [[expected]])
+  result = matched(settings, rows, [100, 300])
+  np.testing.assert_allclose(result.rows, [[expected]])
 
 
 @pytest.mark.parametrize('rule', RULES)
 def test_maps_are_injective_and_counts_add_up(rule):
   widths = [7, 7, 7, 7] if rule == 'hungarian' else [7, 4, 9, 1]
   rows = [3 * units(w, seed=w + k) for k, w in enumerate(widths)]
-  found = matched(matching.MatchConfig(rule), rows)
-  assert found.counts.sum() == sum(widths) and found.counts.min() >= 1
-  assert max(widths) <= len(found.rows) <= sum(widths)
-  for pi, width in zip(found.maps, widths, strict=True):
+  result = matched(matching.MatchConfig(rule), rows)
+  assert result.counts.sum() == sum(widths) and result.counts.min() >= 1
+  assert max(widths) <= len(result.rows) <= sum(widths)
+  for pi, width in zip(result.maps, widths, strict=True):
     assert len(set(pi.tolist())) == len(pi) == width
-  for g, row in enumerate(found.rows):
+  for g, row in enumerate(result.rows):
     members = [
-      r[np.flatnonzero(pi == g)] for r, pi in zip(rows, found.maps, strict=True)
+      r[np.flatnonzero(pi == g)]
+      for r, pi in zip(rows, result.maps, strict=True)
     ]
     np.testing.assert_allclose(row, np.concatenate(members).mean(axis=0))
 
@@ -110,8 +111,8 @@ def test_class_average_vector():
 def test_class_average_of_identical_layers_is_theirs():
   kernel = units(6, 4).astype(np.float32)
   counts = np.random.default_rng(1).integers(0, 9, (7, 4))
-  found = matching.average_classes([kernel] * 7, counts).astype(np.float32)
-  np.testing.assert_array_equal(found, kernel)
+  result = matching.average_classes([kernel] * 7, counts).astype(np.float32)
+  np.testing.assert_array_equal(result, kernel)
 
 
 @pytest.mark.parametrize(
