@@ -5,7 +5,6 @@ import dataclasses
 from safl_tf.algorithms import fed_avg
 from safl_tf.core import algorithm
 from safl_tf.rules import gate, mix
-from safl_tf.util import errors
 
 
 def build_fed_sgd(
@@ -29,12 +28,9 @@ def build_fed_sgd(
 
 
 def _validate(rules: algorithm.Algorithm) -> None:
-  for name, default in (('mix', mix.replace()), ('gate', gate.always())):
-    given = algorithm.describe_rule(getattr(rules, name))
-    if given != algorithm.describe_rule(default):
-      raise errors.InputError(
-        name,
-        given,
-        'FedSGD uploads gradients at the global model, which clients neither '
-        'mix with a model of their own nor withhold',
-      )
+  hint = (
+    'FedSGD uploads gradients at the global model, which clients neither mix '
+    'with a model of their own nor withhold'
+  )
+  algorithm.require_default(rules, 'mix', mix.replace(), hint)
+  algorithm.require_default(rules, 'gate', gate.always(), hint)

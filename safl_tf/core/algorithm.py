@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from safl_tf.core import layout as layout_lib
+from safl_tf.util import errors
 
 Memory = dict[str, np.ndarray]
 
@@ -197,6 +198,15 @@ def describe(algorithm: Algorithm) -> dict[str, str]:
     for field in dataclasses.fields(algorithm)
     if field.name != 'validate'
   }
+
+
+def require_default(
+  algorithm: Algorithm, name: str, default: Any, hint: str
+) -> None:
+  """Raises `InputError` with the hint if a rule is not the default one."""
+  rule = describe_rule(getattr(algorithm, name))
+  if rule != describe_rule(default):
+    raise errors.InputError(name, rule, hint)
 
 
 def describe_rule(rule: Any) -> str:

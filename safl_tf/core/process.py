@@ -239,7 +239,7 @@ def _config(
     raise errors.InputError(
       'optimizer',
       config.optimizer,
-      'one step over all data is plain sgd; --server_optimizer sets the '
-      "server's",
+      'one step over all data is plain sgd; the server may have an optimizer '
+      'of its own',
     )
   return dataclasses.replace(config, local_epochs=1)

@@ -25,26 +25,24 @@ class FedMA(config.MatchConfig):
       raise errors.InputError(
         'driver', 'FedMA', 'cannot be combined with one_step, pooled or alone'
       )
-    if _differs(algorithm.aggregate, aggregate.by_size()):
-      _refuse('aggregate', algorithm, 'FedMA is an aggregator; pass no other')
-    for name, default in (('mix', mix.replace()), ('gate', gate.always())):
-      if not _differs(getattr(algorithm, name), default):
-        continue
-      if self.matching == 'bbp':
-        _refuse(
-          name,
-          algorithm,
-          "FedMA with matching='bbp' changes the layers' widths, and models of "
-          'different shapes can be neither mixed nor compared; use '
-          "matching='hungarian' and schedule='oneshot'",
-        )
-      if self.schedule == 'layerwise':
-        _refuse(
-          name,
-          algorithm,
-          'FedMA with a layerwise schedule has no global model within a pass '
-          "to mix or compare with; use schedule='oneshot'",
-        )
+    require = algorithm_lib.require_default
+    hint = 'FedMA is an aggregator; pass no other'
+    require(algorithm, 'aggregate', aggregate.by_size(), hint)
+    if self.matching == 'bbp':
+      hint = (
+        "FedMA with matching='bbp' changes the layers' widths, and models of "
+        'different shapes can be neither mixed nor compared; use '
+        "matching='hungarian' and schedule='oneshot'"
+      )
+    elif self.schedule == 'layerwise':
+      hint = (
+        'FedMA with a layerwise schedule has no global model within a pass to '
+        "mix or compare with; use schedule='oneshot'"
+      )
+    else:
+      return
+    require(algorithm, 'mix', mix.replace(), hint)
+    require(algorithm, 'gate', gate.always(), hint)
 
   def bind(
     self,
@@ -79,13 +77,3 @@ def build_fed_ma(
       fedma_matching, fedma_schedule, fedma_average, gamma=fedma_gamma
     ),
   )
-
-
-def _differs(rule: object, default: object) -> bool:
-  describe = algorithm_lib.describe_rule
-  return describe(rule) != describe(default)
-
-
-def _refuse(name: str, algorithm: algorithm_lib.Algorithm, hint: str) -> None:
-  rule = algorithm_lib.describe_rule(getattr(algorithm, name))
-  raise errors.InputError(name, rule, hint)
