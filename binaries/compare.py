@@ -132,7 +132,7 @@ def _train_missing(
     logging.info('all %d runs are finished', len(runs))
     return
   program.start_tensorflow()
-  from safl_tf.util import atomic_io
+  from safl_tf.util import output_folder
 
   from . import factories
 
@@ -140,7 +140,7 @@ def _train_missing(
   # Builds each algorithm once to refuse bad input before anything is written.
   for run in {run.algorithm: run for run in missing}.values():
     factories.build_process(run, dataset)
-  with atomic_io.run_lock(path):
+  with output_folder.opened(path, 'comparison', 'experiment'):
     for number, run in enumerate(runs, start=1):
       if run in missing:
         position = f'run {number} of {len(runs)}'

@@ -199,11 +199,11 @@ def _load(
 
 def _log_progress(job: Job, missing: Sequence[int]) -> Iterator[int]:
   """Yields the missing runs, after a log line on each, under a lock."""
-  from safl_tf.util import atomic_io
+  from safl_tf.util import output_folder
 
   start, done = time.monotonic(), 0.0
   seconds = {i: job.runs[i][0].seconds() for i in missing}
-  with atomic_io.run_lock(job.path):
+  with output_folder.opened(job.path, 'reproduction', 'experiment'):
     for i, expected in seconds.items():
       part, config = job.runs[i]
       pace = (time.monotonic() - start) / done if done else 1.0

@@ -63,7 +63,7 @@ class _Base(NamedTuple):
 class Checkpoints:
   """The checkpoints in a directory.
 
-  Only one process at a time may write them: see `atomic_io.run_lock`.
+  Only one process at a time may write them: see `output_folder`.
 
   Args:
     folder: the directory; created by the first `save`.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from absl import logging
 
 from safl_tf.training import checkpoint, metrics_log
-from safl_tf.util import atomic_io, errors
+from safl_tf.util import atomic_io, errors, output_folder
 
 if TYPE_CHECKING:
   import keras
@@ -117,7 +117,7 @@ class RunDirectory:
       yield
       return
     self.check()  # before anything is created
-    with atomic_io.run_lock(self.path):
+    with output_folder.opened(self.path, 'run', 'experiment'):
       self.check()
       hparams = metrics_log.read_hparams(self.path)
       if not hparams or metrics_log.differing(hparams['flags'], self._flags):

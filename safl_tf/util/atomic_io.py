@@ -1,4 +1,4 @@
-"""Atomic file writes and the lock of a run directory.
+"""Atomic file writes.
 
 A file is written under a temporary name in the same directory, synced to disk
 and renamed. A killed writer leaves the old file intact, and at most a temporary
@@ -7,7 +7,6 @@ file that `remove_leftovers` deletes.
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import secrets
@@ -15,8 +14,6 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 import numpy as np
-
-from safl_tf.util import errors
 
 PREFIX = '.partial-'
 SUFFIX = '.tmp'
@@ -72,7 +69,7 @@ def to_json(obj: Any, indent: int | None = 2) -> str:
 def remove_leftovers(folder: str | os.PathLike[str]) -> int:
   """Deletes the temporary files of killed writers; returns their number.
 
-  The caller must hold the directory's `run_lock`.
+  The caller must hold the lock of the folder, see `output_folder`.
   """
   removed = 0
   with contextlib.suppress(FileNotFoundError):
@@ -93,41 +90,6 @@ def sync_folder(folder: str | os.PathLike[str]) -> None:
       raise
   finally:
     os.close(descriptor)
-
-
-@contextlib.contextmanager
-def run_lock(folder: str | os.PathLike[str]) -> Iterator[None]:
-  """Locks a run directory for this process; creates it if necessary.
-
-  The lock is the file `.lock`, which stays. The kernel releases the lock when
-  the process ends.
-
-  Raises:
-    errors.InputError: another process holds the lock, or the directory cannot
-      be created.
-  """
-  try:
-    os.makedirs(folder, exist_ok=True)
-    lock = os.open(os.path.join(folder, '.lock'), os.O_RDWR | os.O_CREAT)
-  except OSError as error:
-    raise errors.InputError(
-      'experiment', folder, f'cannot be written to: {error.strerror}'
-    ) from error
-  try:
-    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  except BlockingIOError as error:
-    os.close(lock)
-    raise errors.InputError(
-      'experiment',
-      folder,
-      'another process is training in this folder; wait until it ends or '
-      'choose another --experiment',
-    ) from error
-  try:
-    yield
-  finally:
-    fcntl.flock(lock, fcntl.LOCK_UN)  # for forked children too
-    os.close(lock)
 
 
 def _number(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The error for invalid user input."""
+"""Errors that programs report in one line."""
 
 import re
 from typing import Any
@@ -19,6 +19,14 @@ class InputError(ValueError):
     self.value = value
     self.hint = hint
     super().__init__(f'{argument}={value}: {hint}')
+
+
+class RunError(Exception):
+  """A failure that is not invalid input, described in one line.
+
+  Programs end with exit code 1: a model that diverged, a file that cannot be
+  written. The message says what to do.
+  """
 
 
 def reason(error: Exception) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from safl_tf.reporting import plots
 from safl_tf.training import checkpoint, export, metrics_log
-from safl_tf.util import atomic_io, errors
+from safl_tf.util import errors, output_folder
 from tests.binaries import programs
 
 ROUNDS = 22
@@ -194,12 +194,12 @@ def test_all_checkpoints_corrupt(run, again):
 
 def test_folder_in_use(run, again):
   before = programs.snapshot(run)
-  with atomic_io.run_lock(run):
+  with output_folder.opened(run, 'run', 'experiment'):
     outcome = again('--rounds=6')
   assert outcome.code == 2
   assert outcome.err == (
-    f'safl-train: --experiment={run}: another process is training in this '
-    'folder; wait until it ends or choose another --experiment\n'
+    f'safl-train: --experiment={run}: another process is writing to '
+    'this folder; wait until it ends or choose another folder\n'
   )
   assert programs.snapshot(run) == before
 
@@ -208,7 +208,7 @@ def test_export_is_under_the_lock(run, again, monkeypatch):
   def export_while_locked(*args):
     with (
       pytest.raises(errors.InputError, match='another process'),
-      atomic_io.run_lock(run),
+      output_folder.opened(run, 'run', 'experiment'),
     ):
       pass
     exports.append(args)

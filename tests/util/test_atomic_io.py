@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from safl_tf.util import atomic_io, errors
+from safl_tf.util import atomic_io
 
 SORTED_JSON = b'{\n  "a": [\n    0.1\n  ],\n  "b": 1\n}\n'
 WRITERS = {
@@ -101,51 +101,3 @@ def test_leftovers_of_a_killed_writer_are_removed(tmp_path):
 
 def test_no_leftovers_in_a_missing_folder(tmp_path):
   assert atomic_io.remove_leftovers(tmp_path / 'absent') == 0
-
-
-def test_lock_is_exclusive_and_released(tmp_path):
-  folder = tmp_path / 'run'
-  with atomic_io.run_lock(folder):
-    with pytest.raises(errors.InputError) as caught, atomic_io.run_lock(folder):
-      pass
-    assert caught.value.argument == 'experiment'
-    assert caught.value.value == folder
-    assert 'another process' in caught.value.hint
-  with atomic_io.run_lock(folder):
-    pass
-
-
-def test_lock_is_released_after_an_error(tmp_path):
-  with pytest.raises(KeyError), atomic_io.run_lock(tmp_path):
-    raise KeyError
-  with atomic_io.run_lock(tmp_path):
-    pass
-
-
-def test_lock_of_another_process_is_released_when_it_is_killed(tmp_path):
-  script = (
-    'import sys, time\n'
-    'from safl_tf.util import atomic_io\n'
-    'with atomic_io.run_lock(sys.argv[1]):\n'
-    '  print("held", flush=True)\n'
-    '  time.sleep(60)\n'
-  )
-  with subprocess.Popen(
-    [sys.executable, '-c', script, str(tmp_path)], stdout=subprocess.PIPE
-  ) as process:
-    assert process.stdout is not None
-    assert process.stdout.readline() == b'held\n'
-    with pytest.raises(errors.InputError), atomic_io.run_lock(tmp_path):
-      pass
-    process.kill()
-  with atomic_io.run_lock(tmp_path):
-    pass
-
-
-def test_lock_of_a_folder_that_cannot_be_created(tmp_path):
-  (tmp_path / 'file').write_bytes(b'')
-  with (
-    pytest.raises(errors.InputError, match=r'^experiment='),
-    atomic_io.run_lock(tmp_path / 'file' / 'run'),
-  ):
-    pass
