@@ -63,8 +63,9 @@ def hold_out(y: np.ndarray, fraction: float) -> tuple[np.ndarray, np.ndarray]:
   if fraction == 1:
     return np.arange(0), np.arange(len(y))
   is_test = np.zeros(len(y), bool)
-  for label in np.unique(y):
-    rows = np.flatnonzero(y == label)
+  labels, counts = np.unique(y, return_counts=True)
+  by_label = np.split(np.argsort(y, kind='stable'), np.cumsum(counts)[:-1])
+  for label, rows in zip(labels, by_label, strict=True):
     size = min(math.floor(fraction * len(rows) + 0.5), len(rows) - 1)
     rng = seeds.generator(0, seeds.Role.PARTITION, 0, int(label))
     is_test[rng.permutation(rows)[:size]] = True

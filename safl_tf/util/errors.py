@@ -29,6 +29,11 @@ class RunError(Exception):
   """
 
 
+def one_line(text: str) -> str:
+  """Returns text with line breaks and other unprintable characters escaped."""
+  return ''.join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 def reason(error: Exception) -> str:
   """Returns the line of a library's error message that states the cause."""
   plain = re.sub(r'\x1b\[\d*m|\{\{.*?\}\}', '', str(error))  # colours, op names

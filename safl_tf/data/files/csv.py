@@ -1,19 +1,24 @@
 """csv:FILE, a UTF-8 table with one example per line.
 
 Commas, semicolons or tabs separate the columns: the one that is most frequent
-in the first line. The first line is a header if no cell of it is a number, or
-if a cell is label, target, client or the name of a requested column. Columns
-without a header are called 1, 2, ...
+in the first line. The first line is a header if no cell of it looks like a
+number, or if a cell is label, target, client or the name of a requested column.
+Columns without a header are called 1, 2, ...
 
 The label column is the requested one, or the one called label, y or target (in
 any case), or the last one that is not the client column. The client column is
 the requested one, or the one called client. All other columns are features:
-finite numbers. Labels are whole numbers or names. Blank lines are skipped.
+finite decimal numbers such as -1.5e3. Labels are whole numbers or names, see
+`tabular`; client ids are names. Spaces and tabs around a cell are not part of
+it. Blank lines are skipped.
 """
 
+import collections
 import csv
 import functools
 import itertools
+import os
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -21,10 +26,15 @@ from typing import NamedTuple
 import numpy as np
 
 from safl_tf.data.files import spec, tabular
+from safl_tf.util import bounded_io
 
 _BLOCK = 1 << 21  # cells that are read at once
 _FLOAT32_LIMIT = (2 - 2.0**-24) * 2.0**127  # rounds to infinity
-_DELIMITERS = (',', ';', '\t')
+_MAX_LINE = 1 << 24  # bytes
+_MEMORY = 4  # bytes of memory for a byte of the file, at most
+_NUMBER = re.compile(r'[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?', re.ASCII)
+_BLANKS = ' \t\r\n'
+_DELIMITERS = {',': 'commas', ';': 'semicolons', '\t': 'tabs'}
 _LABELS = ('label', 'y', 'target')
 _CLIENTS = ('client',)
 _HEADER_WORDS = ('label', 'target', 'client')  # y may be the name of a class
@@ -61,32 +71,35 @@ def read_layout(path: str, options: spec.Options) -> Layout:
   line, first = next((pair for pair in lines if pair[1].strip()), (0, ''))
   if not first:
     raise tabular.DataError('is empty')
-  delimiter = max(_DELIMITERS, key=first.count)
+  delimiter = _delimiter(first, line)
   try:
-    cells = next(csv.reader([first.strip('\r\n')], delimiter=delimiter))
+    cells = next(
+      csv.reader([first.strip('\r\n')], delimiter=delimiter, strict=True)
+    )
   except csv.Error as error:
     raise tabular.DataError(f'line {line}: {error}') from error
-  names = [cell.strip() for cell in cells]
-  numbers = {name for name in names if _is_finite(name)}
+  names = [cell.strip(_BLANKS) for cell in cells]
+  numbers = {name for name in names if tabular.looks_like_number(name)}
   requested = {options.label_column, options.client_column} - numbers
   has_header = not numbers or any(
     name in requested or name.lower() in _HEADER_WORDS for name in names
   )
   if not has_header:
     names = [str(i + 1) for i in range(len(names))]
-  for i, name in enumerate(names):
-    if not name:
-      raise tabular.DataError(f'line {line}: column {i + 1} has no name')
-    if name in names[:i]:
-      raise tabular.DataError(f'line {line}: column {name} appears twice')
+  if '' in names:
+    position = names.index('') + 1
+    raise tabular.DataError(f'line {line}: column {position} has no name')
+  name, count = collections.Counter(names).most_common(1)[0]
+  if count > 1:
+    raise tabular.DataError(f'line {line}: column {name} appears twice')
   label = _find(names, 'label_column', options.label_column, _LABELS)
   client = _find(names, 'client_column', options.client_column, _CLIENTS)
   if label is None:
     label = len(names) - (2 if client == len(names) - 1 else 1)
   if label == client or not set(range(len(names))) - {label, client}:
     raise tabular.DataError(
-      f'line {line}: columns {", ".join(names)}; must be a label and at least '
-      'one feature, separated by commas, semicolons or tabs'
+      f'line {line}: columns {tabular.preview(names)}; must be a label and at '
+      'least one feature, separated by commas, semicolons or tabs'
     )
   skipped = line if has_header else 0
   return Layout(names, label, client, delimiter, line, skipped)
@@ -114,8 +127,16 @@ def _find(
 ) -> int | None:
   """Returns the index of the requested column, or of one with a usual name."""
   if requested is None:
-    lower = [name.lower() for name in names]
-    return next((lower.index(name) for name in usual if name in lower), None)
+    for name in usual:
+      found = [i for i, other in enumerate(names) if other.lower() == name]
+      if len(found) > 1:
+        raise tabular.DataError(
+          f'has columns {names[found[0]]} and {names[found[1]]}; choose one '
+          f'with --{flag}'
+        )
+      if found:
+        return found[0]
+    return None
   if requested not in names:
     raise tabular.DataError(
       f'has no column {requested} (--{flag}); its columns are '
@@ -158,7 +179,7 @@ def _parse(
   columns: dict[int, list[str]] = {i: [] for i in layout.text}
 
   def store(column: list[str], cell: str) -> int:
-    column.append(cell.strip())
+    column.append(cell.strip(_BLANKS))
     return 0
 
   # Older versions of NumPy truncate 1.5 to an integer, with a warning.
@@ -193,14 +214,14 @@ def _read_any(
         f'{width}'
       )
     for i, cell in enumerate(cells):
-      text = cell.strip()
+      text = cell.strip(_BLANKS if i in columns else None)
       if not text or not (i in columns or _is_finite(text)):
         reason = f': {text!r} is not a finite number' if text else ' is empty'
         raise tabular.DataError(
           f'line {line}, column {layout.names[i]}{reason}'
         )
     for i, column in columns.items():
-      column.append(cells[i].strip())
+      column.append(cells[i].strip(_BLANKS))
     numbers = [cell for i, cell in enumerate(cells) if i not in columns]
     x.append(np.array(numbers, np.float64).astype(np.float32))
   if not x:
@@ -228,8 +249,28 @@ def _rows(path: str, layout: Layout) -> Iterator[tuple[int, list[str]]]:
 
 def _lines(path: str) -> Iterator[str]:
   """Yields the decoded lines."""
-  with open(path, 'rb') as file:
-    for number, line in enumerate(file, start=1):
+  with bounded_io.open_regular(path) as file:
+    reason = bounded_io.shortage(_MEMORY * os.fstat(file.fileno()).st_size)
+    if reason is not None:
+      raise tabular.DataError(reason)
+    for number in itertools.count(1):
+      line = file.readline(_MAX_LINE + 1)
+      if not line:
+        return
+      if len(line) > _MAX_LINE:
+        raise tabular.DataError(
+          f'line {number} is longer than {_MAX_LINE:,} bytes'
+        )
+      body = line.removesuffix(b'\n').removesuffix(b'\r')
+      if b'\0' in body:
+        raise tabular.DataError(
+          f'line {number} has a NUL byte; save the file as UTF-8'
+        )
+      if b'\r' in body:
+        raise tabular.DataError(
+          f'line {number} has a carriage return inside; end lines with a '
+          'newline'
+        )
       try:
         yield line.decode('utf-8-sig' if number == 1 else 'utf-8')
       except UnicodeDecodeError as error:
@@ -238,9 +279,20 @@ def _lines(path: str) -> Iterator[str]:
         ) from error
 
 
+def _delimiter(line: str, number: int) -> str:
+  """Returns the most frequent delimiter outside of quotes."""
+  plain = re.sub(r'"[^"]*"', '', line)
+  first, second, _ = sorted(_DELIMITERS, key=plain.count, reverse=True)
+  count = plain.count(first)
+  if count and count == plain.count(second):
+    raise tabular.DataError(
+      f'line {number} has as many {_DELIMITERS[first]} as '
+      f'{_DELIMITERS[second]}; one must separate the columns, and numbers have '
+      'decimal points'
+    )
+  return first
+
+
 def _is_finite(cell: str) -> bool:
-  """Returns whether a cell is a number within the range of float32."""
-  try:
-    return abs(float(cell)) < _FLOAT32_LIMIT
-  except ValueError:
-    return False
+  """Returns whether a cell is a decimal number within the range of float32."""
+  return bool(_NUMBER.fullmatch(cell)) and abs(float(cell)) < _FLOAT32_LIMIT

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from safl_tf.data import arrays, dataset
 from safl_tf.data.files import csv, image_folder, npz, spec, tabular
-from safl_tf.util import errors
+from safl_tf.util import bounded_io, errors
 
 
 def load(name: str, options: spec.Options) -> dataset.Dataset:
@@ -30,6 +30,7 @@ def load(name: str, options: spec.Options) -> dataset.Dataset:
       train, test = npz.read(path)
     else:
       train, test = image_folder.read(path, options.image_size)
+    _check_unchanged(name, options)
     tables = {'x': train} if test is None else {'x': train, 'x_test': test}
     for part, table in tables.items():
       if not table.x.size:
@@ -75,17 +76,24 @@ def inspect(name: str, options: spec.Options) -> str:
   digest = hashlib.sha256()
   with _input_errors(name):
     if form == 'folder':
-      train, test = image_folder.scan(path)
+      train, test = image_folder.scan(path, options.image_size)
       for file in [*train, *test]:
-        digest.update(str(file.relative_to(path)).encode() + b'\0')
+        digest.update(os.fsencode(file.relative_to(path)) + b'\0')
         digest.update(_file_digest(os.fspath(file)))
     else:
       if form == 'csv':
         csv.read_layout(path, options)
       else:
-        npz.check_names(path)
+        npz.check(path)
       digest.update(_file_digest(path))
   return digest.hexdigest()
+
+
+def _check_unchanged(name: str, options: spec.Options) -> None:
+  """Refuses files that are not those of `options.data_sha256`."""
+  expected = options.data_sha256
+  if expected is not None and inspect(name, options) != expected:
+    raise errors.InputError('dataset', name, 'has changed meanwhile')
 
 
 @contextlib.contextmanager
@@ -94,21 +102,30 @@ def _input_errors(name: str) -> Iterator[None]:
   try:
     yield
   except tabular.DataError as error:
-    raise errors.InputError('dataset', name, str(error)) from error
+    hint = errors.one_line(str(error))
+    raise errors.InputError('dataset', name, hint) from error
   except OSError as error:
+    hint = f'cannot be read ({error.strerror or error})'
+    path = spec.split(name)[1]
+    if error.filename not in (None, path):
+      hint = f'{os.path.relpath(os.fspath(error.filename), path)} {hint}'
+    raise errors.InputError('dataset', name, errors.one_line(hint)) from error
+  except MemoryError as error:
     raise errors.InputError(
-      'dataset', name, f'cannot be read ({error.strerror or error})'
+      'dataset', name, 'does not fit into memory'
     ) from error
 
 
 def _file_digest(path: str) -> bytes:
-  """Returns the SHA-256 of a file, cached until its size or time changes."""
+  """Returns the SHA-256 of a file, cached until its state changes."""
   stat = os.stat(path)
-  return _cached_digest(path, stat.st_size, stat.st_mtime_ns)
+  # The last number changes with the file, whatever is done to the others.
+  state = stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+  return _cached_digest(path, state)
 
 
 @functools.cache
-def _cached_digest(path: str, size: int, mtime_ns: int) -> bytes:
-  del size, mtime_ns
-  with open(path, 'rb') as file:
+def _cached_digest(path: str, state: tuple[int, ...]) -> bytes:
+  del state
+  with bounded_io.open_regular(path) as file:
     return hashlib.file_digest(file, 'sha256').digest()

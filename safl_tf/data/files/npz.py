@@ -5,57 +5,52 @@
   x_test, y_test  test examples; optional
   client          the client id of each of the N examples; optional
 
-Labels are whole numbers or names. Arrays of Python objects are refused because
-unpickling can run arbitrary code.
+Labels are whole numbers or names, see `tabular`. Other arrays are refused, and
+so are arrays of Python objects because unpickling can run arbitrary code.
 """
 
+import contextlib
+import math
 import zipfile
-from typing import Any
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
 from safl_tf.data.files import tabular
-from safl_tf.util import errors, validation
+from safl_tf.util import bounded_io, errors, validation
 
 _NAMES = ('x', 'y', 'x_test', 'y_test', 'client')
 _ALIASES = {'x_train': 'x', 'y_train': 'y'}
+_ROW = 100  # bytes of memory for the text of a label
+_HEADERS = {
+  (1, 0): np.lib.format.read_array_header_1_0,
+  (2, 0): np.lib.format.read_array_header_2_0,
+}
 
 
-def check_names(path: str) -> None:
-  """Refuses unknown or missing arrays without reading any."""
-  try:
-    with zipfile.ZipFile(path) as archive:
-      members = [name.removesuffix('.npy') for name in archive.namelist()]
-  except zipfile.BadZipFile as error:
-    raise tabular.DataError(f'cannot be read ({error})') from error
-  names = {_ALIASES.get(name, name) for name in members}
-  for name in sorted(names):
-    try:
-      validation.choice('array', name, _NAMES)
-    except errors.InputError as error:
-      raise tabular.DataError(f'array {name}: {error.hint}') from None
-  has_test = names & {'x_test', 'y_test'}
-  for name in _NAMES[:4] if has_test else _NAMES[:2]:
-    if name not in names:
-      raise tabular.DataError(
-        f'there is no array {name}; there is {", ".join(members) or "none"}'
-      )
+class _Header(NamedTuple):
+  """The header of an array."""
+
+  shape: tuple[int, ...]
+  dtype: np.dtype
+
+
+def check(path: str) -> None:
+  """Refuses unknown or missing arrays, and more than the memory holds."""
+  with _open(path) as archive:
+    _check_memory(archive, _members(archive))
 
 
 def read(path: str) -> tuple[tabular.Table, tabular.Table | None]:
   """Reads the training and the test examples and checks their shapes."""
-  check_names(path)
-  with np.load(path, allow_pickle=False) as archive:
-    arrays = {_ALIASES.get(n, n): _array(archive, n) for n in archive.files}
+  with _open(path) as archive:
+    members = _members(archive)
+    _check_memory(archive, members)
+    arrays = {name: _array(archive, member) for name, member in members.items()}
   train = _table(arrays, 'x', 'y')
   if 'client' in arrays:
-    ids = arrays['client']
-    if ids.dtype.kind not in 'biuU' or ids.shape != (len(train.x),):
-      raise tabular.DataError(
-        f'client is an array of {ids.dtype} {list(ids.shape)}; must hold a '
-        f'whole number or a name for each of the {len(train.x)} rows of x'
-      )
-    train = train._replace(client_ids=ids)
+    train = train._replace(client_ids=_clients(arrays['client'], len(train.x)))
   if 'x_test' not in arrays:
     return train, None
   test = _table(arrays, 'x_test', 'y_test')
@@ -67,18 +62,124 @@ def read(path: str) -> tuple[tabular.Table, tabular.Table | None]:
   return train, test
 
 
-def _array(archive: Any, name: str) -> np.ndarray:
-  try:
-    array = archive[name]
-  except Exception as error:  # a damaged archive can raise anything
-    if isinstance(error, ValueError) and 'Object arrays' in str(error):
-      hint = 'holds Python objects; must hold numbers or names'
-    else:
-      hint = f'cannot be read ({errors.reason(error)})'
-    raise tabular.DataError(f'array {name} {hint}') from error
-  if not isinstance(array, np.ndarray):
-    raise tabular.DataError(f'array {name} is not in the format of NumPy')
+@contextlib.contextmanager
+def _open(path: str) -> Iterator[zipfile.ZipFile]:
+  with bounded_io.open_regular(path) as file:
+    try:
+      archive = zipfile.ZipFile(file)
+    except Exception as error:  # a damaged archive can raise anything
+      raise tabular.DataError(
+        f'cannot be read ({errors.reason(error)})'
+      ) from error
+    yield archive
+
+
+def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
+  """Returns the members by array; refuses unknown and repeated ones."""
+  members: dict[str, zipfile.ZipInfo] = {}
+  for member in archive.infolist():
+    plain = _plain(member)
+    name = _ALIASES.get(plain, plain)
+    try:
+      validation.choice('array', name, _NAMES)
+    except errors.InputError as error:
+      raise tabular.DataError(f'array {plain}: {error.hint}') from None
+    if name in members:
+      raise tabular.DataError(
+        f'has arrays {_plain(members[name])} and {plain}; must have one of them'
+      )
+    if not member.filename.endswith('.npy'):
+      raise tabular.DataError(f'array {plain} is not in the format of NumPy')
+    members[name] = member
+  has_test = members.keys() & {'x_test', 'y_test'}
+  for name in _NAMES[:4] if has_test else _NAMES[:2]:
+    if name not in members:
+      there = ', '.join(map(_plain, members.values())) or 'none'
+      raise tabular.DataError(f'there is no array {name}; there is {there}')
+  return members
+
+
+def _plain(member: zipfile.ZipInfo) -> str:
+  return member.filename.removesuffix('.npy')
+
+
+def _check_memory(
+  archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo]
+) -> None:
+  """Refuses arrays that do not fit into memory, from their headers alone."""
+  needed = 0
+  for name, member in members.items():
+    shape, dtype = _header(archive, member)
+    size = math.prod(shape)
+    needed += size * dtype.itemsize
+    # Inputs become float32, and rows of the others Python strings.
+    needed += 4 * size if name in ('x', 'x_test') else _ROW * shape[0]
+  reason = bounded_io.shortage(needed)
+  if reason is not None:
+    raise tabular.DataError(reason)
+
+
+def _header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> _Header:
+  """Reads and checks the shape and the type of an array."""
+  name = _plain(member)
+  with _errors(name), archive.open(member) as file:
+    try:
+      version = np.lib.format.read_magic(file)
+    except ValueError as error:
+      raise tabular.DataError(
+        f'array {name} is not in the format of NumPy'
+      ) from error
+    shape, _, dtype = _HEADERS[version](file)
+    start = file.tell()
+  if dtype.hasobject:
+    raise tabular.DataError(
+      f'array {name} holds Python objects; must hold numbers or names'
+    )
+  if not shape or min(shape) < 0:
+    raise tabular.DataError(
+      f'array {name} has shape {list(shape)}; must have rows'
+    )
+  size = math.prod(shape) * dtype.itemsize
+  if member.file_size != start + size:
+    raise tabular.DataError(
+      f'array {name} is damaged: {member.file_size - start} bytes instead of '
+      f'{size}'
+    )
+  return _Header(shape, dtype)
+
+
+def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
+  with _errors(_plain(member)), archive.open(member) as file:
+    array = np.lib.format.read_array(file, allow_pickle=False)
+    file.read(1)  # at the end, the checksum is verified
   return array
+
+
+@contextlib.contextmanager
+def _errors(name: str) -> Iterator[None]:
+  """Names the array in errors; a damaged archive can raise anything."""
+  try:
+    yield
+  except (tabular.DataError, MemoryError):
+    raise
+  except Exception as error:
+    raise tabular.DataError(
+      f'array {name} cannot be read ({errors.reason(error)})'
+    ) from error
+
+
+def _clients(ids: np.ndarray, rows: int) -> np.ndarray:
+  """Checks client ids."""
+  if ids.dtype.kind not in 'biuU' or ids.shape != (rows,):
+    raise tabular.DataError(
+      f'client is an array of {ids.dtype} {list(ids.shape)}; must hold a '
+      f'whole number or a name for each of the {rows} rows of x'
+    )
+  if ids.dtype.kind == 'U':
+    for row, name in enumerate(ids.tolist()):
+      if not tabular.is_unicode(name):
+        raise tabular.DataError(f'client, row {row} is not Unicode text')
+  return ids
 
 
 def _table(arrays: dict[str, np.ndarray], x: str, y: str) -> tabular.Table:

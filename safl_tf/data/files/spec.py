@@ -9,8 +9,10 @@ Programs check flags with this module, which imports nothing slow.
 """
 
 import dataclasses
+import errno
 import os
 import re
+import stat
 import zipfile
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -40,6 +42,8 @@ class Options:
     image_size: height and width.
     test_fraction: in (0, 1].
     class_names: the names of labels 0, 1, ..., if known already.
+    data_sha256: what `loader.inspect` must return for data files; not checked
+      if None.
   """
 
   label_column: str | None = None
@@ -49,6 +53,7 @@ class Options:
   speech_dir: str | None = None
   speech_words: str | None = None
   class_names: tuple[str, ...] | None = None
+  data_sha256: str | None = None
 
   def __post_init__(self) -> None:
     validation.real(
@@ -80,16 +85,33 @@ def check(name: str) -> str:
       )
     return rest if rest in choices.TFDS_DATASETS else name
   path = os.path.expanduser(rest)
-  if form == 'folder':
-    if not os.path.isdir(path):
-      raise errors.InputError('dataset', name, 'there is no such folder')
-  elif not os.path.isfile(path):
-    raise errors.InputError('dataset', name, 'there is no such file')
+  _check_path(name, path, 'folder' if form == 'folder' else 'file')
   if form == 'npz' and not zipfile.is_zipfile(path):
     raise errors.InputError(
       'dataset', name, 'must be a .npz file as numpy.savez writes it'
     )
   return f'{form}:{path}'
+
+
+def _check_path(name: str, path: str, kind: str) -> None:
+  """Refuses a path that is not a folder, or a file, that can be read."""
+  try:
+    mode = os.stat(path).st_mode
+  except (FileNotFoundError, NotADirectoryError, ValueError):
+    raise errors.InputError('dataset', name, f'there is no such {kind}') from (
+      None
+    )
+  except OSError as error:
+    raise errors.InputError(
+      'dataset', name, f'cannot be read ({error.strerror})'
+    ) from error
+  if not (stat.S_ISDIR(mode) if kind == 'folder' else stat.S_ISREG(mode)):
+    article = 'a' if kind == 'folder' else 'a regular'
+    raise errors.InputError('dataset', name, f'is not {article} {kind}')
+  if not os.access(path, os.R_OK):
+    raise errors.InputError(
+      'dataset', name, f'cannot be read ({os.strerror(errno.EACCES)})'
+    )
 
 
 def _check_plain(name: str) -> str:
@@ -126,12 +148,14 @@ def options(
       raise errors.InputError(name, value, f'is for data from {known} only')
     given[name] = image_size(value) if name == 'image_size' else value
   names = None if class_names is None else tuple(class_names)
-  return Options(**given, class_names=names)
+  digest = flags.get('data_sha256')
+  return Options(**given, class_names=names, data_sha256=digest)
 
 
 def image_size(text: str) -> tuple[int, int]:
   """'28,28' -> (28, 28), height and width."""
-  match = re.fullmatch(r'\s*([1-9]\d{0,4})\s*,\s*([1-9]\d{0,4})\s*', text)
+  number = r'\s*([1-9]\d{0,4})\s*'
+  match = re.fullmatch(f'{number},{number}', text, re.ASCII)
   if not match:
     raise errors.InputError(
       'image_size', text, 'must be height and width in pixels, as 28,28'

@@ -1,13 +1,26 @@
 """Converts the contents of data files to inputs and class numbers.
 
 Labels are whole numbers or names. They are sorted and numbered 0, 1, ...
+
+Labels that differ as text are different classes, unless they are plainly the
+same whole number, such as 3, 3.0 and 3e0. 007 and 1_0 are names, not numbers.
 """
 
+import decimal
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+
+# A label that is a number. 007 is none: a code of digits is a name.
+_NUMBER = re.compile(
+  r'[+-]?(0|[1-9]\d*|(?=\.\d))(\.\d*)?(e[+-]?\d{1,3})?'
+  r'|[+-]?(nan|inf(inity)?)',
+  re.ASCII | re.IGNORECASE,
+)
+_CANONICAL = re.compile(r'0|-?[1-9]\d*', re.ASCII)
 
 
 class DataError(ValueError):
@@ -22,40 +35,47 @@ class Table(NamedTuple):
     labels: labels as text [N].
     place: maps a row to its location in the file, for error messages.
     client_ids: the client of each example [N]; None if the file has none.
+    names_only: whether labels are names even if they look like numbers.
   """
 
   x: np.ndarray
   labels: list[str]
   place: Callable[[int], str]
   client_ids: np.ndarray | None = None
+  names_only: bool = False
 
 
 def class_names(table: Table) -> tuple[str, ...]:
   """Returns the distinct labels, sorted as numbers if all are numbers."""
   labels = set(table.labels)
-  names = {_normalize(label) for label in labels}
-  if not all(map(_is_number, labels)):
-    return tuple(sorted(names))
-  fractions = {label for label in labels if _whole_number(label) is None}
-  if fractions:
-    row = next(i for i, text in enumerate(table.labels) if text in fractions)
-    raise DataError(
-      f'{table.place(row)}: {table.labels[row]} is not a whole number; labels '
-      'must be whole numbers or names'
-    )
-  return tuple(sorted(names, key=int))
+  bad = {label for label in labels if not is_unicode(label)}
+  if bad:
+    row = next(i for i, text in enumerate(table.labels) if text in bad)
+    raise DataError(f'{table.place(row)}: the label is not Unicode text')
+  if not table.names_only:
+    if all(map(_NUMBER.fullmatch, labels)):
+      _refuse_fractions(table, labels)
+    labels = {_normalize(label) for label in labels}
+  if all(map(_CANONICAL.fullmatch, labels)):
+    return tuple(sorted(labels, key=decimal.Decimal))
+  return tuple(sorted(labels))
 
 
 def encode(table: Table, names: Sequence[str]) -> np.ndarray:
   """Returns the index of each label in `names`, int32 [N].
 
-  Whole numbers match in any notation, such as 3.0 for 3. If no name is a
-  number, the labels 0, 1, ... stand for the names in order.
+  Whole numbers match in any notation, such as 3.0 for 3. If no name looks like
+  a number, the labels 0, 1, ... stand for the names in order. With
+  `table.names_only`, labels match the same text only.
   """
   index = {name: c for c, name in enumerate(names)}
-  if not any(map(_is_number, names)):
+  if not table.names_only and not any(map(looks_like_number, names)):
     index = {str(c): c for c in range(len(names))} | index
-  codes = {text: index.get(_normalize(text), -1) for text in set(table.labels)}
+  notation = (lambda text: text) if table.names_only else _normalize
+  codes = {
+    text: index.get(text, index.get(notation(text), -1))
+    for text in set(table.labels)
+  }
   y = np.fromiter((codes[text] for text in table.labels), np.int32)
   if len(y) and y.min() < 0:
     row = int(np.argmin(y))
@@ -117,7 +137,8 @@ def _images(x: np.ndarray, size: tuple[int, int]) -> np.ndarray:
   return x.reshape(len(x), height, width, -1)
 
 
-def _is_number(text: str) -> bool:
+def looks_like_number(text: str) -> bool:
+  """Returns whether Python reads a number here, also in 007, 1_0 or nan."""
   try:
     float(text)
   except ValueError:
@@ -125,16 +146,36 @@ def _is_number(text: str) -> bool:
   return True
 
 
-def _whole_number(text: str) -> int | None:
-  """Returns the value of a whole number such as 3, 03 or 3.0, else None."""
-  try:
-    return int(text)
-  except ValueError:
-    is_whole = _is_number(text) and float(text).is_integer()
-    return int(float(text)) if is_whole else None
+def is_unicode(text: str) -> bool:
+  """Returns whether text can be written: it has no lone surrogates."""
+  return text.isascii() or text == text.encode('utf-8', 'ignore').decode()
+
+
+def _refuse_fractions(table: Table, numbers: set[str]) -> None:
+  """Refuses labels such as 0.5 and nan."""
+  fractions = {text for text in numbers if _whole_number(text) is None}
+  if fractions:
+    row = next(i for i, text in enumerate(table.labels) if text in fractions)
+    raise DataError(
+      f'{table.place(row)}: {table.labels[row]} is not a whole number; labels '
+      'must be whole numbers or names'
+    )
+
+
+def _whole_number(text: str) -> decimal.Decimal | None:
+  """Returns the exact value of a whole number such as 3 or 3.0, else None."""
+  if not _NUMBER.fullmatch(text):
+    return None
+  number = decimal.Decimal(text)
+  is_whole = number.is_finite() and number == number.to_integral_value()
+  return number if is_whole else None
 
 
 def _normalize(text: str) -> str:
   """Returns the usual notation of a whole number, or the text."""
+  if _CANONICAL.fullmatch(text):
+    return text
   number = _whole_number(text)
-  return text if number is None else str(number)
+  if number is None:
+    return text
+  return format(number.to_integral_value(), 'f') if number else '0'

@@ -194,8 +194,14 @@ INVALID = {
   ),
   'unclosed quote': ('a,label\n"1,0\n2,1\n', 'line 3: '),
   'text after a quote': ('a,label\n1,0\n"2"3,1\n', 'line 3: '),
-  'carriage returns': ('a,label\r1,0\r2,1\r', 'line 1: '),
-  'NUL': (b'a,label\n1,0\n2\x003,1\n', 'line 3, column a: '),
+  'carriage returns': (
+    'a,label\r1,0\r2,1\r',
+    'line 1 has a carriage return inside; end lines with a newline',
+  ),
+  'NUL': (
+    b'a,label\n1,0\n2\x003,1\n',
+    'line 3 has a NUL byte; save the file as UTF-8',
+  ),
   'encoding': (
     b'a,label\n1,caf\n2,th\n3,caf\xe9\n',
     'line 4 is not UTF-8 text; save the file as UTF-8',
