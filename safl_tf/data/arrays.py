@@ -12,6 +12,8 @@ import numpy as np
 from safl_tf.util import errors, validation
 
 _BLOCK = 1 << 22  # elements checked for NaN at once
+_MAX_ROWS = np.iinfo(np.int32).max
+_MAX_CLASSES = 10**6
 
 
 def map_leaves(function: Callable[..., Any], x: Any, *more: Any) -> Any:
@@ -34,12 +36,31 @@ def named_leaves(x: Any) -> list[tuple[str, np.ndarray]]:
 
 def array(name: str, value: Any) -> np.ndarray:
   """Converts a value to an array, without a copy if possible."""
+  kind = type(value).__name__
+  if np.ma.is_masked(value):
+    raise errors.InputError(
+      name, kind, 'must have no masked values; drop or fill them'
+    )
   try:
-    return np.asarray(value)
+    converted = np.asarray(value)
   except ValueError:
     raise errors.InputError(
       name, 'rows of different shapes', 'must be an array'
     ) from None
+  except Exception as error:  # conversions of other libraries raise anything
+    raise errors.InputError(
+      name, kind, f'must be an array ({errors.reason(error)})'
+    ) from error
+  if converted.dtype.kind == 'O' and converted.ndim == 0:
+    raise errors.InputError(
+      name, kind, 'must be an array; convert it to one, as numpy.array does'
+    )
+  return converted
+
+
+def is_unicode(text: str) -> bool:
+  """Returns whether text can be written: it has no lone surrogates."""
+  return text.isascii() or text == text.encode('utf-8', 'ignore').decode()
 
 
 def examples(x: Any, y: Any) -> tuple[Any, np.ndarray]:
@@ -56,11 +77,19 @@ def examples(x: Any, y: Any) -> tuple[Any, np.ndarray]:
       raise errors.InputError(
         name, f'array of {leaf.dtype}', 'must hold numbers'
       )
+    if leaf.dtype.itemsize > 8:
+      raise errors.InputError(
+        name, f'array of {leaf.dtype}', 'must be float64 or smaller'
+      )
     if leaf.ndim == 0 or len(leaf) != len(y):
       raise errors.InputError(
         name,
         f'array of shape {list(leaf.shape)}',
         f'must have one row for each of the {len(y)} labels in y',
+      )
+    if leaf.size == 0:
+      raise errors.InputError(
+        name, f'array of shape {list(leaf.shape)}', 'must hold numbers'
       )
     _check_finite(name, leaf)
   return x, y
@@ -69,8 +98,15 @@ def examples(x: Any, y: Any) -> tuple[Any, np.ndarray]:
 def num_classes(y: np.ndarray, given: int | None) -> int:
   """Returns the given number of classes if the labels fit, or max(y) + 1."""
   if given is None:
-    return int(y.max()) + 1
-  given = validation.integer('num_classes', given, low=1)
+    given = int(y.max()) + 1
+    if given > _MAX_CLASSES:
+      raise errors.InputError(
+        'y',
+        f'{given - 1} in row {int(np.argmax(y))}',
+        f'must be below {_MAX_CLASSES}; number the classes 0, 1, ...',
+      )
+    return given
+  given = validation.integer('num_classes', given, low=1, high=_MAX_CLASSES)
   if y.max() >= given:
     row = int(np.argmax(y >= given))
     raise errors.InputError(
@@ -140,11 +176,19 @@ def flatten(
 def _structure(x: Any) -> Any:
   """Converts inputs to an array, or a non-empty tuple or dict of arrays."""
   if isinstance(x, Mapping) and x:
-    return {key: array(f'x[{key!r}]', leaf) for key, leaf in x.items()}
+    return {key: _inputs(f'x[{key!r}]', leaf) for key, leaf in x.items()}
   several = isinstance(x, list | tuple) and x
   if several and all(getattr(leaf, 'shape', ()) for leaf in x):
-    return tuple(array(f'x[{i}]', leaf) for i, leaf in enumerate(x))
-  return array('x', x)
+    return tuple(_inputs(f'x[{i}]', leaf) for i, leaf in enumerate(x))
+  return _inputs('x', x)
+
+
+def _inputs(name: str, value: Any) -> np.ndarray:
+  """Converts a value to an array of native byte order."""
+  converted = array(name, value)
+  if converted.dtype.isnative:
+    return converted
+  return converted.astype(converted.dtype.newbyteorder('='))
 
 
 def _labels(y: np.ndarray) -> np.ndarray:
@@ -158,6 +202,10 @@ def _labels(y: np.ndarray) -> np.ndarray:
       'y',
       f'array of shape {list(y.shape)}',
       'must hold one class number per row; if one-hot, pass y.argmax(axis=1)',
+    )
+  if len(y) > _MAX_ROWS:
+    raise errors.InputError(
+      'y', f'{len(y)} labels', f'must be at most {_MAX_ROWS}'
     )
   if y.dtype.kind not in 'iu':
     raise errors.InputError(

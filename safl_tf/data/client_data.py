@@ -43,6 +43,8 @@ class ClientData:
     self.y = y
     self.num_classes = num_classes
     names = range(len(parts)) if client_ids is None else client_ids
+    if not isinstance(names, Iterable):
+      raise errors.InputError('client_ids', names, 'must be a list of names')
     self._ids = [str(name) for name in names]
     self._positions = {name: k for k, name in enumerate(self._ids)}
     self._check_ids(len(parts))
@@ -213,6 +215,8 @@ class ClientData:
     for k, name in enumerate(self._ids):
       if self._positions[name] != k:
         raise errors.InputError('client_ids', name, 'must be there only once')
+      if not arrays.is_unicode(name):
+        raise errors.InputError('client_ids', ascii(name), 'must be Unicode')
 
   def _position(self, client_id: str) -> int:
     k = self._positions.get(client_id)

@@ -2,6 +2,7 @@
 
 import contextlib
 import difflib
+import math
 import os
 import re
 import tempfile
@@ -12,7 +13,7 @@ import numpy as np
 
 from safl_tf.data import dataset
 from safl_tf.data.files import spec
-from safl_tf.util import errors
+from safl_tf.util import bounded_io, errors
 
 _DEFAULT_FOLDER = '~/tensorflow_datasets'  # the default of TFDS
 _CONNECTION_TIMEOUT = 5  # seconds
@@ -60,7 +61,10 @@ def data_folder(data_dir: str | None) -> str:
 
   By default, it is TFDS_DATA_DIR, or else ~/tensorflow_datasets.
   """
-  if data_dir is not None and not os.path.isdir(os.path.expanduser(data_dir)):
+  is_path = isinstance(data_dir, str | os.PathLike)
+  if data_dir is not None and not (
+    is_path and os.path.isdir(os.path.expanduser(data_dir))
+  ):
     raise errors.InputError('data_dir', data_dir, 'must be an existing folder')
   folder = data_dir or os.environ.get('TFDS_DATA_DIR') or _DEFAULT_FOLDER
   return os.path.abspath(os.path.expanduser(folder))
@@ -170,12 +174,17 @@ def _read_split(
 
   info = builder.info
   try:
-    _ = info.splits[split]
+    examples = info.splits[split].num_examples
   except Exception as error:
     known = ', '.join(sorted(info.splits))
     raise errors.InputError(
       'split', split, f'must be one of {known}, or a part such as train[:10%]'
     ) from error
+  image = info.features[info.supervised_keys[0]]
+  # TensorFlow's copy, NumPy's, and the decoded batch.
+  reason = bounded_io.shortage(3 * examples * math.prod(image.shape))
+  if reason is not None:
+    raise errors.InputError('dataset', name, f'split {split} {reason}')
   try:
     whole = builder.as_dataset(
       split=split, batch_size=-1, as_supervised=True, shuffle_files=False

@@ -148,7 +148,10 @@ BAD_ARRAYS = {
   'negative': ({'y': with_value(Y, 3, -1)}, 'y=-1 in row 3: '),
   'huge': ({'y': with_value(Y, 1, 2**40)}, f'y={2**40} in row 1: '),
   'too high': ({'num_classes': 2}, 'y=2 in row 2: .* num_classes=2'),
-  'classes': ({'num_classes': 0}, 'num_classes=0: .* whole number >= 1'),
+  'classes': (
+    {'num_classes': 0},
+    r'num_classes=0: .* whole number in \[1, 1000000\]',
+  ),
   'no examples': (
     {'partition': [[0], []], 'client_ids': 'ab'},
     'partition=no examples for client b: ',

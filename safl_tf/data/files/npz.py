@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from safl_tf.data import arrays as arrays_lib
 from safl_tf.data.files import tabular
 from safl_tf.util import bounded_io, errors, validation
 
@@ -177,7 +178,7 @@ def _clients(ids: np.ndarray, rows: int) -> np.ndarray:
     )
   if ids.dtype.kind == 'U':
     for row, name in enumerate(ids.tolist()):
-      if not tabular.is_unicode(name):
+      if not arrays_lib.is_unicode(name):
         raise tabular.DataError(f'client, row {row} is not Unicode text')
   return ids
 

@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from safl_tf.data import arrays
+
 # A label that is a number. 007 is none: a code of digits is a name.
 _NUMBER = re.compile(
   r'[+-]?(0|[1-9]\d*|(?=\.\d))(\.\d*)?(e[+-]?\d{1,3})?'
@@ -48,7 +50,7 @@ class Table(NamedTuple):
 def class_names(table: Table) -> tuple[str, ...]:
   """Returns the distinct labels, sorted as numbers if all are numbers."""
   labels = set(table.labels)
-  bad = {label for label in labels if not is_unicode(label)}
+  bad = {label for label in labels if not arrays.is_unicode(label)}
   if bad:
     row = next(i for i, text in enumerate(table.labels) if text in bad)
     raise DataError(f'{table.place(row)}: the label is not Unicode text')
@@ -144,11 +146,6 @@ def looks_like_number(text: str) -> bool:
   except ValueError:
     return False
   return True
-
-
-def is_unicode(text: str) -> bool:
-  """Returns whether text can be written: it has no lone surrogates."""
-  return text.isascii() or text == text.encode('utf-8', 'ignore').decode()
 
 
 def _refuse_fractions(table: Table, numbers: set[str]) -> None:

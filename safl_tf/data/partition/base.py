@@ -7,12 +7,14 @@ import numpy as np
 
 from safl_tf.core import seeds
 from safl_tf.data import client_data
-from safl_tf.util import errors, validation
+from safl_tf.util import bounded_io, errors, validation
 
 Partition = client_data.Partition
 
 # draw(rng, k, m): the rows of client k, which holds up to m examples.
 ClientDraw = Callable[[np.random.Generator, int, int], np.ndarray]
+
+_CLIENT = 200  # bytes of memory for a client, besides its rows
 
 
 class Sampler:
@@ -36,6 +38,10 @@ class Sampler:
   def parts(self, total: int, draw: ClientDraw) -> list[np.ndarray]:
     """Returns the rows of all clients, for a data set of `total` examples."""
     mean = total / self.num_clients if self._mean is None else self._mean
+    each = min(mean + self._deviation, total)
+    reason = bounded_io.shortage(int(self.num_clients * (_CLIENT + 4 * each)))
+    if reason is not None:
+      raise errors.InputError('num_clients', self.num_clients, reason)
     parts = []
     for k in range(self.num_clients):
       rng = seeds.generator(self.seed, seeds.Role.PARTITION, k)

@@ -16,7 +16,8 @@ A manifest is JSON with one client per line:
   }
 
 `labels_sha256`, of all labels as little-endian 32-bit integers, identifies the
-data set. `partition`, the settings, is only informative.
+data set. `partition`, the settings, is only informative. Other keys and keys
+that appear twice are refused.
 """
 
 import collections
@@ -24,20 +25,22 @@ import dataclasses
 import hashlib
 import json
 import os
-import pathlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from safl_tf.util import errors, validation
+from safl_tf.util import bounded_io, errors, validation
 
 if TYPE_CHECKING:
   from safl_tf.data import client_data
 
 FORMAT = 'safl_tf partition 1'
 
+_MAX = 2**31 - 1  # examples and classes
+_MEMORY = 20  # bytes of memory for a byte of the file, at most
 _TYPES = {
+  'format': str,
   'dataset': str,
   'partition': dict,
   'num_classes': int,
@@ -99,13 +102,17 @@ class Manifest:
 
 def from_manifest(path: str | os.PathLike[str]) -> Manifest:
   """Reads a `Partition`, which accepts only the labels it was made for."""
+  if not isinstance(path, str | os.PathLike):
+    raise errors.InputError('path', path, 'must be the path of a manifest')
   path = os.fspath(path)
   try:
-    data = pathlib.Path(path).read_bytes()
+    data = bounded_io.read_bytes(path, _MEMORY)
   except OSError as error:
     raise _error(path, f'cannot be read: {error.strerror}') from error
   try:
-    content = json.loads(data)
+    content = json.loads(
+      data, object_pairs_hook=_unique, parse_constant=_refuse_constant
+    )
   except (ValueError, RecursionError) as error:
     raise _error(path, f'is not JSON ({errors.reason(error)})') from error
   if not isinstance(content, dict) or content.get('format') != FORMAT:
@@ -115,7 +122,7 @@ def from_manifest(path: str | os.PathLike[str]) -> Manifest:
   try:
     _check_types(content, _TYPES)
     for key in ('num_classes', 'num_examples'):
-      validation.integer(key, content[key], low=1)
+      validation.integer(key, content[key], low=1, high=_MAX)
     if not content['clients']:
       raise ValueError('clients must hold at least one')
     for k, client in enumerate(content['clients']):
@@ -124,10 +131,13 @@ def from_manifest(path: str | os.PathLike[str]) -> Manifest:
       _check_types(client, _CLIENT_TYPES)
       if name in parts:
         raise ValueError('id must be unique')
+      if not set(map(type, client['label_counts'].values())) <= {int}:
+        raise ValueError('label_counts must be whole numbers')
       parts[name] = _indices(client['indices'], content['num_examples'])
   except ValueError as error:
     raise _error(path, f'{place}{error}') from None
   clients = content.pop('clients')
+  del content['format']
   return Manifest(
     path=path,
     sha256=hashlib.sha256(data).hexdigest(),
@@ -135,7 +145,7 @@ def from_manifest(path: str | os.PathLike[str]) -> Manifest:
     client_ids=list(parts),
     parts=list(parts.values()),
     label_counts=[client['label_counts'] for client in clients],
-    **{key: content[key] for key in _TYPES if key in content},
+    **content,
   )
 
 
@@ -180,8 +190,21 @@ def _label_counts(labels: np.ndarray) -> dict[str, int]:
   return {str(label): counts[label] for label in sorted(counts)}
 
 
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+  """Returns a JSON object; refuses a key that appears twice."""
+  value = dict(pairs)
+  if len(value) < len(pairs):
+    counts = collections.Counter(key for key, _ in pairs)
+    raise ValueError(f'{counts.most_common(1)[0][0]!r} appears twice')
+  return value
+
+
+def _refuse_constant(name: str) -> NoReturn:
+  raise ValueError(f'{name} is not a JSON number')
+
+
 def _check_types(value: Any, types: Mapping[str, type]) -> None:
-  """Raises ValueError unless `value` has all keys with these types."""
+  """Raises ValueError unless `value` has just these keys with these types."""
   if not isinstance(value, dict):
     raise ValueError(f'must be an object with {", ".join(types)}')
   for key, kind in types.items():
@@ -189,6 +212,9 @@ def _check_types(value: Any, types: Mapping[str, type]) -> None:
       raise ValueError(f'{key} is missing')
     if type(value[key]) is not kind:
       raise ValueError(f'{key} must be {_TYPE_NAMES[kind]}')
+  for key in value:
+    if key not in types:
+      raise ValueError(f'{key!r} is not a key of a manifest')
 
 
 def _indices(rows: list[Any], total: int) -> np.ndarray:
@@ -209,4 +235,4 @@ def _place(k: int, client_id: Any) -> str:
 
 
 def _error(path: str, hint: str) -> errors.InputError:
-  return errors.InputError('path', path, hint)
+  return errors.InputError('path', path, errors.one_line(hint))

@@ -56,16 +56,31 @@ def _check_ids(client: Any) -> np.ndarray:
       f'array of shape {list(ids.shape)}',
       'must hold one client id for each example',
     )
-  content = str(ids.dtype)
-  if ids.dtype.kind == 'O':
-    types = {type(value) for value in ids.tolist()}
-    content = ', '.join(sorted(kind.__name__ for kind in types))
-    if types in ({str}, {bytes}, {int}):
-      ids = np.array(ids.tolist())
+  if isinstance(client, list | tuple) or ids.dtype.kind == 'O':
+    ids = _from_list(list(client))
   if ids.dtype.kind == 'S':
-    ids = np.char.decode(ids, 'utf-8', 'backslashreplace')
+    try:
+      ids = np.char.decode(ids, 'utf-8')
+    except UnicodeDecodeError as error:
+      raise errors.InputError('client', 'bytes', 'must be UTF-8') from error
   if ids.dtype.kind not in 'iuU':
     raise errors.InputError(
-      'client', f'array of {content}', 'must hold names or whole numbers'
+      'client', f'array of {ids.dtype}', 'must hold names or whole numbers'
     )
   return ids
+
+
+def _from_list(values: list[Any]) -> np.ndarray:
+  """Returns an array of the same values, of which NumPy makes none equal."""
+  types = {type(value) for value in values}
+  for kind in (str, bytes, int | np.integer):
+    if bool not in types and all(issubclass(t, kind) for t in types):
+      ids = np.array(values)
+      if ids.tolist() == values and ids.dtype.kind in 'iuUS':
+        return ids
+  content = ', '.join(sorted(kind.__name__ for kind in types))
+  raise errors.InputError(
+    'client',
+    f'array of {content}',
+    'must hold names, or whole numbers of 64 bits',
+  )

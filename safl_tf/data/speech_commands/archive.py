@@ -16,7 +16,7 @@ import numpy as np
 from absl import logging
 
 from safl_tf.data.speech_commands import features
-from safl_tf.util import errors
+from safl_tf.util import bounded_io, errors
 
 # fmt: off
 WORDS = (
@@ -33,15 +33,20 @@ TRAIN, VALIDATION, TEST = SPLITS = ('train', 'validation', 'test')
 _LISTS = {VALIDATION: 'validation_list.txt', TEST: 'testing_list.txt'}
 _BUCKETS = 2**27  # of the hash that assigns a speaker to a split
 _MAX_LOGGED = 5  # skipped clips
+_MAX_BYTES = 10**7  # of a clip, which has 32 kB in the archive
 
 
 class Clip(NamedTuple):
-  """The file of a clip: `<word>/<file>`, its split, bytes and time."""
+  """The file of a clip: `<word>/<file>`, its split, and its state.
+
+  The last number changes with the file, whatever is done to the others.
+  """
 
   name: str
   split: str
   size: int
   mtime_ns: int
+  ctime_ns: int
 
 
 def find(speech_dir: str) -> list[Clip]:
@@ -79,14 +84,18 @@ def find(speech_dir: str) -> list[Clip]:
   clips = []
   for name, stat in files:
     split = hashed_split(name) if listed is None else listed.get(name, TRAIN)
-    clips.append(Clip(name, split, stat.st_size, stat.st_mtime_ns))
+    state = stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+    clips.append(Clip(name, split, *state))
   return sorted(clips)
 
 
 def read(speech_dir: str, name: str) -> np.ndarray:
   """Returns the samples of a clip, int16 [n], or raises a `ClipError`."""
   try:
-    with open(os.path.join(speech_dir, name), 'rb') as file:
+    with bounded_io.open_regular(os.path.join(speech_dir, name)) as file:
+      size = os.fstat(file.fileno()).st_size
+      if size > _MAX_BYTES:
+        raise features.ClipError(f'{size} bytes, more than {_MAX_BYTES}')
       return features.decode(file.read())
   except OSError as error:
     raise features.ClipError(error.strerror) from error

@@ -98,9 +98,10 @@ def _from_tfds(
   tfds.prepare(NAME, builder, folder, remedy)
   path = str(builder.data_path)
   try:
+    states = ((entry.name, entry.stat()) for entry in os.scandir(path))
     files = sorted(
-      (entry.name, entry.stat().st_size, entry.stat().st_mtime_ns)
-      for entry in os.scandir(path)
+      (file, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+      for file, stat in states
     )
     return extract.cached(
       cache_dir,

@@ -122,7 +122,12 @@ def test_small_clients_are_left_out():
   [
     ([], r'array of shape \[0\]'),
     ([['a', 'b']], r'array of shape \[1, 2\]'),
-    ([0.5, 1.5], 'array of float64'),
+    ([0.5, 1.5], 'array of float'),
+    (np.array([0.5, 1.5]), 'array of float64'),
+    ([1, '1'], 'array of int, str'),
+    ([1, True], 'array of bool, int'),
+    (['a', 'a\0'], 'array of str'),
+    ([2**70, 1], 'array of int'),
     ([True, False], 'array of bool'),
     (np.array(['a', None]), 'array of NoneType, str'),
     (np.array(['a', float('nan')], object), 'array of float, str'),

@@ -104,12 +104,14 @@ INVALID = [
   ('format', 'x 1', 'is not a manifest: its format must be "'),
   ('format', MISSING, 'is not a manifest: its format must be "'),
   ('num_classes', MISSING, 'num_classes is missing'),
-  ('num_classes', -1, 'num_classes=-1: must be a whole number >='),
+  ('num_classes', -1, 'num_classes=-1: must be a whole number in [1, '),
   ('dataset', 3, 'dataset must be text'),
   ('partition', [], 'partition must be an object'),
   ('num_examples', 300.0, 'num_examples must be a whole number'),
   ('num_examples', True, 'num_examples must be a whole number'),
-  ('num_examples', 0, 'num_examples=0: must be a whole number >='),
+  ('num_examples', 0, 'num_examples=0: must be a whole number in [1, '),
+  ('num_examples', 10**12, 'num_examples=1000000000000: must be a whole nu'),
+  ('extra', 1, "'extra' is not a key of a manifest"),
   ('clients', MISSING, 'clients is missing'),
   ('clients', {}, 'clients must be a list'),
   ('clients', [], 'clients must hold at least one'),
@@ -128,6 +130,15 @@ INVALID = [
     for row in (1.0, True, '2', None, [2])
   ),
   ('clients 3 label_counts', [1], CLIENT + 'label_counts must be an object'),
+  *(
+    (
+      'clients 3 label_counts',
+      {'1': count},
+      CLIENT + 'label_counts must be whole numbers',
+    )
+    for count in (1.0, True, '1', None)
+  ),
+  ('clients 3 weight', 1, CLIENT + "'weight' is not a key of a manifest"),
 ]
 
 
