@@ -1,6 +1,7 @@
 """Suitable and unsuitable TFDS data sets."""
 
 import os
+import types
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import tensorflow_datasets as tfds
 
 from safl_tf.data import client_data, partition, registry
 from safl_tf.data import tfds as tfds_lib
-from safl_tf.util import errors
+from safl_tf.util import bounded_io, errors
 
 features = tfds.features
 IMAGE = features.Image(shape=(4, 5, 3), dtype=np.uint8)
@@ -51,6 +52,19 @@ def fake(monkeypatch):
 
   monkeypatch.setattr(requests, 'head', head)
   return change
+
+
+def test_more_than_the_memory(tmp_path, fake, monkeypatch):
+  fake(parts={'train': 60, 'test': 9})
+  tfds_lib.load('fake_set', str(tmp_path))
+  left = types.SimpleNamespace(available=3000)
+  monkeypatch.setattr(bounded_io.psutil, 'virtual_memory', lambda: left)
+  with pytest.raises(errors.InputError) as caught:
+    tfds_lib.load('fake_set', str(tmp_path))
+  assert str(caught.value) == (
+    'dataset=fake_set: split train needs 0.0 GB of memory, but 0.0 GB are '
+    'available'
+  )
 
 
 def check_examples(x, y):
