@@ -181,8 +181,8 @@ def _read_split(
       'split', split, f'must be one of {known}, or a part such as train[:10%]'
     ) from error
   image = info.features[info.supervised_keys[0]]
-  # TensorFlow's copy, NumPy's, and the decoded batch.
-  reason = bounded_io.shortage(3 * examples * math.prod(image.shape))
+  copies = 2  # TensorFlow's and NumPy's
+  reason = bounded_io.shortage(copies * examples * math.prod(image.shape))
   if reason is not None:
     raise errors.InputError('dataset', name, f'split {split} {reason}')
   try:

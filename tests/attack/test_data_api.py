@@ -318,12 +318,27 @@ def test_skipped_clips_are_named(tmp_path, monkeypatch):
   make_archive.write_folder(tmp_path / 'speech')
   clip = next((tmp_path / 'speech' / 'yes').iterdir())
   clip.write_bytes(b'')
+  (clip.parent / 'gone_nohash_0.wav').symlink_to('nowhere')
+  os.mkfifo(clip.parent / 'pipe_nohash_0.wav')
   lines = []
   monkeypatch.setattr(logging, 'warning', lambda *args: lines.append(args))
   load = lambda: speech.load(str(tmp_path / 'speech'), cache_dir=str(tmp_path))
   load()
   logged = [line[0] % line[1:] for line in lines]
-  assert f'  yes/{clip.name}: the header is truncated' in logged
+  for name, reason in (
+    (clip.name, 'the header is truncated'),
+    ('gone_nohash_0.wav', 'No such file or directory'),
+    ('pipe_nohash_0.wav', 'is not a regular file'),
+  ):
+    assert f'  yes/{name}: {reason}' in logged
+
+
+def test_words_that_are_no_folders(tmp_path):
+  make_archive.write_folder(tmp_path)
+  (tmp_path / 'wow').symlink_to('nowhere')
+  message = refusal(speech.load, str(tmp_path))
+  assert message.startswith(f'speech_dir={tmp_path}: cannot be read: [Errno 2]')
+  assert message.endswith("/wow'")
 
 
 def test_changed_clips_are_read_again(tmp_path):

@@ -5,6 +5,7 @@ the file and the reason.
 """
 
 import os
+import time
 import tracemalloc
 
 import numpy as np
@@ -270,6 +271,7 @@ def test_files_that_change_after_their_digest(tmp_path, images, form):
   digest = loader.inspect(name, spec.Options())
   data_files.load(name, data_sha256=digest)
   changed = path or images / 'bee' / '1.png'
+  time.sleep(0.02)  # more than the clock of the file system is coarse
   content = changed.read_bytes()
   state = changed.stat()
   if form == 'folder':

@@ -31,7 +31,7 @@ from safl_tf.util import bounded_io
 _BLOCK = 1 << 21  # cells that are read at once
 _FLOAT32_LIMIT = (2 - 2.0**-24) * 2.0**127  # rounds to infinity
 _MAX_LINE = 1 << 24  # bytes
-_MEMORY = 4  # bytes of memory for a byte of the file, at most
+_MEMORY = 2  # bytes of memory for a byte of the file
 _NUMBER = re.compile(r'[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?', re.ASCII)
 _BLANKS = ' \t\r\n'
 _DELIMITERS = {',': 'commas', ';': 'semicolons', '\t': 'tabs'}

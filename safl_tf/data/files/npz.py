@@ -23,7 +23,7 @@ from safl_tf.util import bounded_io, errors, validation
 
 _NAMES = ('x', 'y', 'x_test', 'y_test', 'client')
 _ALIASES = {'x_train': 'x', 'y_train': 'y'}
-_ROW = 100  # bytes of memory for the text of a label
+_ROW = 100  # bytes of memory for the text of a label or client id
 _HEADERS = {
   (1, 0): np.lib.format.read_array_header_1_0,
   (2, 0): np.lib.format.read_array_header_2_0,
@@ -113,8 +113,10 @@ def _check_memory(
     shape, dtype = _header(archive, member)
     size = math.prod(shape)
     needed += size * dtype.itemsize
-    # Inputs become float32, and rows of the others Python strings.
-    needed += 4 * size if name in ('x', 'x_test') else _ROW * shape[0]
+    if name in ('x', 'x_test'):  # become float32, and are copied once
+      needed += size * (1 if dtype == np.uint8 else 4)
+    else:
+      needed += _ROW * shape[0]
   reason = bounded_io.shortage(needed)
   if reason is not None:
     raise tabular.DataError(reason)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 FORMAT = 'safl_tf partition 1'
 
 _MAX = 2**31 - 1  # examples and classes
-_MEMORY = 20  # bytes of memory for a byte of the file, at most
+_MEMORY = 8  # bytes of memory for a byte of the file
 _TYPES = {
   'format': str,
   'dataset': str,

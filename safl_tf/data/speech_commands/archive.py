@@ -61,13 +61,11 @@ def find(speech_dir: str) -> list[Clip]:
     )
   try:
     files = [
-      (f'{word}/{entry.name}', entry.stat())
+      (f'{word}/{entry.name}', _state(entry))
       for word in WORDS
-      if os.path.isdir(os.path.join(speech_dir, word))
+      if os.path.lexists(os.path.join(speech_dir, word))
       for entry in os.scandir(os.path.join(speech_dir, word))
-      if entry.name.endswith('.wav')
-      and not entry.name.startswith('.')
-      and entry.is_file()
+      if entry.name.endswith('.wav') and not entry.name.startswith('.')
     ]
     listed = _read_lists(speech_dir)
   except OSError as error:
@@ -134,6 +132,14 @@ def log_skipped(skipped: Sequence[str], total: int) -> None:
       logging.warning('  %s', line)
     if len(skipped) > _MAX_LOGGED:
       logging.warning('  and %d more', len(skipped) - _MAX_LOGGED)
+
+
+def _state(entry: os.DirEntry[str]) -> os.stat_result:
+  """Returns the state of a file, or of a link that leads nowhere."""
+  try:
+    return entry.stat()
+  except FileNotFoundError:
+    return entry.stat(follow_symlinks=False)
 
 
 def _read_lists(speech_dir: str) -> dict[str, str] | None:

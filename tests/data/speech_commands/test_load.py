@@ -330,13 +330,13 @@ def test_unreadable_clips(clips, load, caplog):
       data = load(clips)
     assert len(data.x_train) == 11 and len(data.x_test) == 9
     assert caplog.messages == [
-      'skipped 6 of 35 clips:',
+      'skipped 7 of 36 clips:',
       '  bed/012c8314_nohash_0.wav: the header is truncated',
       '  bed/012c8314_nohash_9.wav: the header is truncated',
       '  no/eve_nohash_0.wav: file does not start with RIFF id',
       '  no/eve_nohash_1.wav: no samples',
       '  yes/eve_nohash_0.wav: 2 channels instead of 1',
-      '  and 1 more',
+      '  and 2 more',
     ]
   assert len(load(clips, include_validation=True).x_train) == 20
 
