@@ -308,3 +308,41 @@ def test_programs_refuse_without_tensorflow(tmp_path, images):
   for outcome, (name, hint) in zip(outcomes, cases.items(), strict=True):
     programs.check_refused(outcome, 'train', f'--dataset={name}: {hint}')
   assert not (tmp_path / 'runs').exists()
+
+
+MANIFESTS = {
+  'pipe': 'cannot be read: is not a regular file',
+  '/dev/zero': 'cannot be read: is not a regular file',
+  'ant': 'cannot be read: is not a regular file',
+  'nan.json': 'is not JSON (NaN is not a JSON number)',
+  'twice.json': "is not JSON ('a' appears twice)",
+  'deep.json': 'is not JSON (',
+}
+
+
+def test_programs_refuse_manifests_without_tensorflow(tmp_path, images):
+  os.mkfifo(tmp_path / 'pipe')
+  (tmp_path / 'nan.json').write_text('{"num_classes": NaN}')
+  (tmp_path / 'twice.json').write_text('{"a": 1, "a": 1}')
+  (tmp_path / 'deep.json').write_text('[' * 10**5)
+  flags = [f'--partition=manifest:{name}' for name in MANIFESTS]
+  outcomes = programs.call_light([('train', [f], tmp_path) for f in flags])
+  for outcome, flag, hint in zip(
+    outcomes, flags, MANIFESTS.values(), strict=True
+  ):
+    programs.check_refused(outcome, 'train', f'{flag}: {hint}')
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize('case', ['giant image', 'cut image', 'broken link'])
+def test_programs_name_bad_images(images, case):
+  """In one line, although the decoder prints more if TensorFlow may."""
+  change, message = FOLDERS[case]
+  change(images)
+  process = programs.start(
+    *('-m', 'binaries.train', '--dataset=folder:.'), cwd=images
+  )
+  outcome = programs.Outcome(0, *process.communicate(timeout=100))
+  outcome = outcome._replace(code=process.returncode)
+  programs.check_refused(outcome, 'train', f'--dataset=folder:.: {message}')
+  assert not (images / 'runs').exists()
