@@ -60,6 +60,11 @@ def read(path: str) -> tuple[tabular.Table, tabular.Table | None]:
       f'x_test has rows of shape {list(test.x.shape[1:])}, but x of '
       f'{list(train.x.shape[1:])}'
     )
+  if {train.x.dtype.kind, test.x.dtype.kind} == {'u', 'f'}:
+    raise tabular.DataError(
+      f'x_test is {test.x.dtype}, but x is {train.x.dtype}; save both in the '
+      'same type and scale'
+    )
   return train, test
 
 

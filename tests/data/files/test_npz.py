@@ -138,6 +138,10 @@ INVALID = {
     {'x': X, 'y': Y, 'x_test': X[:, :1], 'y_test': Y},
     'x_test has rows of shape [1, 2, 1], but x of [2, 2, 1]',
   ),
+  'pixels and floats': (
+    {'x': X, 'y': Y, 'x_test': X / 255, 'y_test': Y},
+    'x_test is float64, but x is uint8; save both in the same type and scale',
+  ),
   'no examples': ({'x': X[:0], 'y': Y[:0]}, 'x of shape [0, 2, 2, 1] is empty'),
   'no test examples': (
     {'x': X, 'y': Y, 'x_test': X[:0], 'y_test': Y[:0]},
