@@ -2,7 +2,7 @@
 
 An array is cut into blocks of rows that threads hash with SHA-256, for which
 processors have instructions; the digest is that of the blocks' digests and of
-the array's type and shape. `python -m benchmarks.digests` measures it.
+the array's type and shape. `python -m benchmarks.parts` measures it.
 """
 
 import hashlib
