@@ -40,8 +40,8 @@ def section(quick: bool) -> str:
   from benchmarks import workloads
   from safl_tf.core import process, seeds
   from safl_tf.rules import aggregate
-  from safl_tf.training import evaluation, run_directory
-  from safl_tf.util import hardware
+  from safl_tf.training import evaluation, identity, run_directory
+  from safl_tf.util import digests, hardware
 
   work = workloads.get('lenet', quick)
   n = work.num_clients
@@ -65,7 +65,7 @@ def section(quick: bool) -> str:
   received = aggregate.Updates(1, np.arange(n), z, np.full(n, work.examples))
   aggregating = seconds(lambda: safl.aggregate.apply({}, received, state.z_bar))
   with tempfile.TemporaryDirectory() as path:
-    folder = run_directory.RunDirectory(path, {})
+    folder = run_directory.RunDirectory(path)
     later = state
 
     def save() -> None:
@@ -100,9 +100,17 @@ def section(quick: bool) -> str:
   rows += [['complete round', f'{whole_round:.3f}', '100 %']]
   for name, value in parts.items():
     rows.append([name, f'{value:.3f}', f'{value / whole_round:.1%}'])
-  rows.append(
-    ['initial models of 1,000 clients', f'{seconds(initial_models):.3f}', '']
+  gigabyte = np.arange(125_000_000)
+  define = lambda: identity.of_run(
+    trainer, trainer.initialize(0), (x, trainer.clients.y), 1, {}
   )
+  for name, function in {
+    'initial models of 1,000 clients': initial_models,
+    'identity of the run, once, with digests of all data twice': define,
+    'digest of 1 GB': lambda: digests.of_array(gigabyte),
+    'sum of 1 GB, to compare': gigabyte.sum,
+  }.items():
+    rows.append([name, f'{seconds(function):.3f}', ''])
   return '\n\n'.join(
     [
       f'## Besides training: {work.title}',

@@ -115,12 +115,14 @@ def _check_folders(path: pathlib.Path, runs: Sequence[RunConfig]) -> None:
   for run in runs:
     run.directory().check()
   for folder in sorted(path.glob('*_seed*')):
-    other = (metrics_log.read_hparams(folder) or {}).get('flags', {})
+    other = (metrics_log.read_hparams(folder) or {}).get('flags') or {}
     if other.keys() >= set(_VARIED):
       run = _vary(runs[0], other['algorithm'], other['seed'])
       values = run.to_dict()
       del values['rounds']  # runs that are not compared may have more rounds
-      run_directory.RunDirectory(run.path, values).check()
+      run_directory.RunDirectory(
+        run.path, values, argument='experiment'
+      ).check()
 
 
 def _train_missing(

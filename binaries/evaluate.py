@@ -52,7 +52,7 @@ def main(flags: absl_flags.FlagValues) -> None:
   path = group.required(flags, 'model')
   if not os.path.isdir(path):
     training.check_keras_file(path)
-  trained = (metrics_log.read_hparams(path, 'model') or {}).get('flags', {})
+  trained = (metrics_log.read_hparams(path, 'model') or {}).get('flags') or {}
   data = _data(flags, trained)
   loss = flags.loss or trained.get('loss', 'categorical')
   program.start_tensorflow()

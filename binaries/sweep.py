@@ -47,7 +47,8 @@ def find_finished(config: RunConfig) -> RunConfig | None:
       hparams = metrics_log.read_hparams(path.parent)
     except (OSError, errors.InputError):
       continue
-    if hparams and not config.directory().changed(hparams['flags']):
+    flags = hparams and hparams['flags']
+    if flags and not config.directory().changed(flags):
       run = dataclasses.replace(
         config, output_dir=str(path.parents[1]), experiment=path.parent.name
       )

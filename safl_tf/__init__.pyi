@@ -26,5 +26,7 @@ from safl_tf.rules import mix as mix
 from safl_tf.rules import select as select
 from safl_tf.training.loop import Result as Result
 from safl_tf.training.loop import train as train
+from safl_tf.util.describe import named as named
 from safl_tf.util.errors import InputError as InputError
+from safl_tf.util.errors import RunError as RunError
 from safl_tf.version import __version__ as __version__

@@ -145,12 +145,12 @@ def test_they_are_recorded(kind, tmp_path):
   )
   assert [row['malicious'] for row in result.history] == [2, 2]
   assert np.isfinite(result.state.z_bar).all()
-  hint = json.loads((tmp_path / 'attack.json').read_text())
-  assert hint['kind'] == kind and hint['fraction'] == 0.2
-  assert hint['clients'] == result.process.malicious.tolist()
+  recorded = json.loads((tmp_path / 'attack.json').read_text())
+  assert recorded['kind'] == kind and recorded['fraction'] == 0.2
+  assert recorded['clients'] == result.process.malicious.tolist()
   table = loop.client_table(result.process, result.state)
   malicious = [k for k, row in enumerate(table) if row['malicious']]
-  assert malicious == hint['clients']
+  assert malicious == recorded['clients']
   with pytest.raises(errors.InputError, match='attack was'):
     loop.train(
       tiny.dense,

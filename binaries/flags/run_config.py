@@ -153,5 +153,5 @@ class RunConfig(
     from safl_tf.training import run_directory
 
     return run_directory.RunDirectory(
-      self.path, self.to_dict(), self.keep_checkpoints
+      self.path, self.to_dict(), self.keep_checkpoints, 'experiment'
     )

@@ -6,7 +6,6 @@ are compiled into a client's round, on tensors.
 """
 
 import dataclasses
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -190,11 +189,11 @@ class Algorithm:
 def describe(algorithm: Algorithm) -> dict[str, str]:
   """Returns each rule as text, such as `anneal.mix(epsilon=0.3, ...)`.
 
-  Rules built by the same factory with the same arguments have the same text;
-  a run directory is identified by it.
+  Rules with the same code that refer to equal values have the same text; a run
+  is recognised by it. See `util.describe`.
   """
   return {
-    field.name: describe_rule(getattr(algorithm, field.name))
+    field.name: describe_rule(field.name, getattr(algorithm, field.name))
     for field in dataclasses.fields(algorithm)
     if field.name != 'validate'
   }
@@ -204,23 +203,27 @@ def require_default(
   algorithm: Algorithm, name: str, default: Any, hint: str
 ) -> None:
   """Raises `InputError` with the hint if a rule is not the default one."""
-  rule = describe_rule(getattr(algorithm, name))
-  if rule != describe_rule(default):
+  rule = getattr(algorithm, name)
+  try:
+    is_default = describe_rule(name, rule) == describe_rule(name, default)
+  except errors.InputError:
+    is_default = False
+  if not is_default:
     raise errors.InputError(name, rule, hint)
 
 
-def describe_rule(rule: Any) -> str:
-  """Returns a rule's factory and arguments as text."""
-  if dataclasses.is_dataclass(rule):
-    return repr(rule)
-  if isinstance(rule, tuple):  # a gate or an aggregator: functions, settings
-    return ', '.join(map(describe_rule, rule))
-  if rule is None or isinstance(rule, (bool, int, float, str)):
-    return repr(rule)
-  if not inspect.isfunction(rule):
-    return type(rule).__name__
-  closed = inspect.getclosurevars(rule).nonlocals
-  settings = ', '.join(
-    f'{name}={describe_rule(value)}' for name, value in sorted(closed.items())
-  )
-  return f'{rule.__qualname__.replace(".<locals>", "")}({settings})'
+def describe_rule(name: str, rule: Any) -> str:
+  """Returns a rule as text; refuses one that cannot be described."""
+  from safl_tf.util import describe as describe_lib
+
+  try:
+    if isinstance(rule, tuple):  # a gate or an aggregator: functions, settings
+      return ', '.join(map(describe_lib.describe, rule))
+    return describe_lib.describe(rule)
+  except describe_lib.UnknownValueError as error:
+    raise errors.InputError(
+      name,
+      getattr(rule, '__qualname__', type(rule).__name__),
+      f'depends on a {error}, so a resumed run could not recognise the rule; '
+      f"give it a name: safl_tf.named('...', rule)",
+    ) from error

@@ -223,6 +223,19 @@ class ClientTrainer:
     )
 
   @property
+  def arithmetic(self) -> dict[str, Any]:
+    """What the bits of results depend on beside the run's definition.
+
+    Results are equal bit for bit where all of it is equal; `stack` is None for
+    executors that train one client at a time.
+    """
+    return {
+      'device': 'gpu' if 'GPU' in self.device else 'cpu',
+      'jit_compile': self.jit_compile,
+      'stack': getattr(self._executor, 'stack', None),
+    }
+
+  @property
   def num_traces(self) -> int:
     """The number of traces of a client's round or of its pieces."""
     return self._executor.num_traces

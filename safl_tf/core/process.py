@@ -3,7 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import keras
 import numpy as np
@@ -201,6 +201,11 @@ class FederatedProcess:
   def rounds_per_pass(self) -> int:
     """The number of rounds per new global model."""
     return self._rounds.rounds_per_pass if self._rounds else 1
+
+  @property
+  def arithmetic(self) -> dict[str, Any]:
+    """What the bits of results depend on, see `ClientTrainer.arithmetic`."""
+    return self._trainer.arithmetic
 
   @property
   def num_traces(self) -> int:

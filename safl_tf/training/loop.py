@@ -19,7 +19,7 @@ from safl_tf.core import algorithm as algorithm_lib
 from safl_tf.core import client_config, client_trainer, flat_model
 from safl_tf.core import process as process_lib
 from safl_tf.data import arrays, client_data
-from safl_tf.training import evaluation, metrics_log, run_directory
+from safl_tf.training import evaluation, identity, metrics_log, run_directory
 from safl_tf.util import errors, validation
 
 Row = dict[str, Any]
@@ -145,18 +145,9 @@ def train(
   )
   directory = None
   if output_dir is not None:
-    flags = {
-      'seed': seed,
-      'init': init,
-      'eval_every': eval_every,
-      'num_clients': clients.num_clients,
-      'data': clients.digest(),
-      'parameters': process.model.size,
-      **algorithm_lib.describe(process.algorithm),
-      **process.config.to_json(),
-      'attack': attack and attack.to_json(),
-    }
-    directory = run_directory.RunDirectory(output_dir, flags, keep_checkpoints)
+    directory = run_directory.RunDirectory(
+      output_dir, keep_checkpoints=keep_checkpoints
+    )
   return run(process, schedule, seed, test_data, directory, progress=progress)
 
 
@@ -181,15 +172,22 @@ def run(
       f'must be at least {process.rounds_per_pass}, one for each layer that '
       'FedMA matches',
     )
+  if test_data is not None:
+    test_data = arrays.examples(*test_data)
+    arrays.num_classes(test_data[1], process.clients.num_classes)
   evaluate = _build_evaluate(process, test_data)
   state = process.initialize(seed)
   history: list[Row] = []
   with contextlib.ExitStack() as stack:
     if directory is not None:
-      stack.enter_context(directory.opened())
       if metadata is None:
         classes = range(process.clients.num_classes)
         metadata = {'class_names': [str(c) for c in classes]}
+      definition = identity.of_run(
+        process, state, test_data, schedule.eval_every, metadata
+      )
+      stack.enter_context(directory.opened())
+      directory.begin(definition, schedule.rounds, schedule.checkpoint_every)
       directory.describe(process, metadata)
       state, history = directory.restore(state)
       if state.t:
@@ -254,8 +252,7 @@ def _build_evaluate(
   """
   if test_data is None:
     return lambda state: None
-  x, y = arrays.examples(*test_data)
-  arrays.num_classes(y, process.clients.num_classes)
+  x, y = test_data
   rows = np.arange(len(y))
 
   @functools.lru_cache(maxsize=2)  # the shape of z̄ rarely changes

@@ -43,9 +43,10 @@ COLUMNS = ('round', *TAGS)
 # Columns that differ between two runs of the same command.
 MEASURED = ('seconds', 'rss_mb')
 # Format of run directories; written to hparams.json and to checkpoints.
-FORMAT = 3
+FORMAT = 4
 
 _PACKAGES = ('tensorflow', 'keras', 'numpy', 'tensorflow-datasets')
+_MISSING = object()
 _SCALAR = 1  # SummaryMetadata's DATA_CLASS_SCALAR
 
 Folder = str | os.PathLike[str]
@@ -89,7 +90,9 @@ class MetricsLog:
     """Appends a round's row and syncs it to disk."""
     if self._csv is None:
       raise RuntimeError('call start() before append()')
-    self._csv.write(_line(row).encode())
+    line = _line(row).encode()
+    while line:  # a full disk may take a part of it
+      line = line[self._csv.write(line) :]
     os.fsync(self._csv.fileno())
     self._write_event(row)
     self._events.flush()
@@ -122,19 +125,33 @@ class MetricsLog:
 def read_csv(path: Folder) -> list[dict[str, Any]]:
   """Reads the rows of a metrics.csv: ints, floats, and None for empty cells.
 
-  Ignores an incomplete last line, which a killed run may leave.
+  Ignores an incomplete last line, which a killed run may leave. Raises an
+  `InputError` that names the line if the file has another shape.
   """
-  text = pathlib.Path(path).read_text(encoding='utf-8')
+  try:
+    text = pathlib.Path(path).read_text(encoding='utf-8')
+  except UnicodeDecodeError as error:
+    raise errors.InputError(
+      os.fspath(path), 'bytes', 'must be UTF-8 text'
+    ) from error
   header, *lines = text[: text.rfind('\n') + 1].splitlines() or ['']
   columns = header.split(',')
-  rows = []
+  if header and columns[0] != 'round':
+    raise errors.InputError(
+      os.fspath(path), 'line 1', 'must name the columns, round first'
+    )
+  rows: list[dict[str, Any]] = []
   for number, line in enumerate(lines, start=2):
     try:
       values = map(_parse_cell, line.split(','))
       rows.append(dict(zip(columns, values, strict=True)))
+      if rows[-1]['round'] != number - 1:
+        raise ValueError
     except ValueError as error:
       raise errors.InputError(
-        os.fspath(path), f'line {number}', f'must be {len(columns)} numbers'
+        os.fspath(path),
+        f'line {number}',
+        f'must be {len(columns)} numbers, round {number - 1} first',
       ) from error
   return rows
 
@@ -157,6 +174,7 @@ def versions() -> dict[str, str]:
   result = {
     'python': platform.python_version(),
     'platform': platform.platform(),
+    'cpu': cpu(),
     'cpu_count': str(os.cpu_count()),
     'safl_tf': version.__version__,
   }
@@ -166,6 +184,16 @@ def versions() -> dict[str, str]:
     except importlib.metadata.PackageNotFoundError:
       result[package] = 'not installed'
   return result
+
+
+def cpu() -> str:
+  """Returns the model of the processor, if the system names it."""
+  with contextlib.suppress(OSError):
+    for line in pathlib.Path('/proc/cpuinfo').read_text().splitlines():
+      key, _, value = line.partition(':')
+      if key.strip() == 'model name':
+        return value.strip()
+  return platform.processor() or platform.machine()
 
 
 def git_commit(folder: Folder) -> str | None:
@@ -188,11 +216,25 @@ def git_commit(folder: Folder) -> str | None:
   return None
 
 
-def write_hparams(folder: Folder, flags: Mapping[str, Any]) -> None:
-  """Writes hparams.json: format, flags, versions and Git commit."""
+def write_hparams(
+  folder: Folder,
+  identity: Mapping[str, Any],
+  flags: Mapping[str, Any] | None,
+  checkpoint_every: int,
+) -> None:
+  """Writes hparams.json: what defines a run, versions and Git commit.
+
+  Args:
+    folder: of the run.
+    identity: see `identity.of_run`.
+    flags: of the program; None if Python code made the run.
+    checkpoint_every: rounds between checkpoints.
+  """
   hparams = {
     'format': FORMAT,
-    'flags': dict(flags),
+    'identity': dict(identity),
+    'flags': None if flags is None else dict(flags),
+    'checkpoint_every': checkpoint_every,
     'versions': versions(),
     'git_commit': git_commit(os.path.dirname(os.path.abspath(__file__))),
   }
@@ -204,28 +246,58 @@ def read_hparams(
 ) -> dict[str, Any] | None:
   """Reads hparams.json; returns None if the file does not exist.
 
-  Raises an `InputError` that names `argument` if the file cannot be parsed, or
-  if another version of safl_tf wrote it.
+  Raises an `InputError` that names `argument` if the file is not what
+  `write_hparams` wrote, or if another version of safl_tf wrote it.
   """
-  path = pathlib.Path(folder, 'hparams.json')
+  hparams = read_json(folder, 'hparams.json', {}, argument)
+  if hparams is None:
+    return None
+  check_format(hparams.get('format', 0), folder, argument)
+  fields = {
+    'identity': dict,
+    'flags': dict | None,
+    'checkpoint_every': int,
+    'versions': dict,
+  }
+  return read_json(folder, 'hparams.json', fields, argument)
+
+
+def read_json(
+  folder: Folder, name: str, fields: Mapping[str, Any], argument: str
+) -> dict[str, Any] | None:
+  """Reads a JSON object of ours; returns None if the file does not exist.
+
+  Args:
+    folder: of the file.
+    name: of the file.
+    fields: name -> type of those that the object must have.
+    argument: the argument that gave the folder, for errors.
+  """
+  path = pathlib.Path(folder, name)
   if not path.exists():
     return None
   try:
-    hparams = json.loads(path.read_text(encoding='utf-8'))
-  except ValueError as error:
-    raise errors.InputError(
-      argument, folder, f'hparams.json cannot be parsed: {error}'
-    ) from error
-  check_format(hparams.get('format', 0), folder, argument)
-  return hparams
+    content = json.loads(path.read_text(encoding='utf-8'))
+  except (ValueError, RecursionError) as error:
+    hint = f'{name} cannot be parsed ({errors.reason(error)})'
+    raise errors.InputError(argument, folder, hint) from error
+  if not isinstance(content, dict):
+    hint = f'{name} must be a JSON object'
+    raise errors.InputError(argument, folder, hint)
+  for field, kind in fields.items():
+    if not isinstance(content.get(field, _MISSING), kind):
+      hint = f'{name} has no valid field {field}'
+      raise errors.InputError(argument, folder, hint)
+  return content
 
 
 def check_format(
-  number: int, folder: Folder, argument: str = 'experiment'
+  number: Any, folder: Folder, argument: str = 'experiment'
 ) -> None:
   """Raises an `InputError` if a run directory has another format."""
   if number != FORMAT:
-    version = 'an older' if number < FORMAT else 'a newer'
+    is_newer = isinstance(number, int) and number > FORMAT
+    version = 'a newer' if is_newer else 'an older'
     remedy = 'choose another --experiment or use that version'
     if argument != 'experiment':
       remedy = 'use that version or train again'

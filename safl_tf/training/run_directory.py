@@ -5,8 +5,6 @@ directory without it.
 """
 
 import functools
-import json
-import os
 import pathlib
 import time
 from collections.abc import Iterator, Mapping
@@ -28,19 +26,26 @@ Row = dict[str, Any]
 _MEMORY = 'memory/'  # prefix of the names of the aggregator's arrays
 _LARGE_BYTES, _LONG_SECONDS = 100e6, 5.0
 
-# Flags that may change when a run is resumed, as they do not affect results.
+# Flags that may change when a run is resumed: results do not depend on them, or
+# the identity of the run has what results depend on, such as digests of data.
 _MUTABLE_FLAGS = (
   'checkpoint_every',
-  'data_dir',
   'client_store',
   'client_table',
+  'data_dir',
+  'device',
+  'executor',
   'experiment',
   'export',
+  'jit_compile',
   'keep_checkpoints',
   'output_dir',
   'rounds',
+  'speech_dir',
+  'stack',
   'stop_at_accuracy',
 )
+_LONG = 100  # characters of a value up to which messages show it
 
 
 class RunDirectory:
@@ -48,19 +53,22 @@ class RunDirectory:
 
   Args:
     path: the directory; created by `opened`.
-    flags: the run's definition, as JSON values. A directory made with other
-      flags is refused.
+    flags: those of the program, as JSON values; None in Python.
     keep_checkpoints: number of checkpoints to keep.
+    argument: the argument or flag that gave the directory, for errors.
   """
 
   def __init__(
     self,
     path: str | pathlib.Path,
-    flags: Mapping[str, Any],
+    flags: Mapping[str, Any] | None = None,
     keep_checkpoints: int = 2,
+    argument: str = 'output_dir',
   ):
     self.path = pathlib.Path(path)
-    self._flags = dict(flags)
+    self._flags = flags
+    self._argument = argument
+    self._other = argument if flags is None else f'--{argument}'
     self._checkpoints = checkpoint.Checkpoints(
       self.path / 'checkpoints', keep_checkpoints
     )
@@ -69,46 +77,22 @@ class RunDirectory:
     self._size_logged = False
 
   def check(self) -> None:
-    """Refuses a directory that is not writable or was made with other flags."""
-    candidates = (self.path, *self.path.parents)
-    existing = next(p for p in candidates if os.path.exists(p))
-    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-      raise errors.InputError(
-        'output_dir',
-        self.path,
-        f'{existing} is not a folder that can be written to',
-      )
-    done = max(self._checkpoints.rounds(), default=0)
-    hparams = metrics_log.read_hparams(self.path)
+    """Refuses a directory of others, or of a run with other flags."""
+    hparams = metrics_log.read_hparams(self.path, self._argument)
+    is_own = hparams is not None
+    output_folder.check(self.path, 'run', self._argument, is_own)
     if hparams is None:
-      if done:
-        raise errors.InputError(
-          'experiment', self.path, 'has checkpoints but no hparams.json'
-        )
+      if self._done:
+        raise self._error('has checkpoints but no hparams.json')
       return
-    changed = '; '.join(
-      f'{name} was {old}, is {new}'
-      for name, (old, new) in self.changed(hparams['flags']).items()
-    )
-    if changed:
-      raise errors.InputError(
-        'experiment',
-        self.path,
-        f'this folder was made with other flags ({changed}); choose another '
-        '--experiment or the same flags',
-      )
-    rounds = self._flags.get('rounds', done)
-    if rounds < done:
-      raise errors.InputError(
-        'rounds',
-        rounds,
-        f'must be at least {done}, as {self.path} has completed {done}; or '
-        'choose another --experiment',
-      )
+    if self._flags is not None and hparams['flags'] is not None:
+      self._refuse(self.changed(hparams['flags']), 'flags')
+      self._check_rounds(self._flags.get('rounds', self._done))
 
   def changed(self, flags: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Returns the flags that change results: name -> (given, this run's)."""
-    return metrics_log.differing(flags, self._flags, ignore=_MUTABLE_FLAGS)
+    own = self._flags or {}
+    return metrics_log.differing(flags, own, ignore=_MUTABLE_FLAGS)
 
   @contextmanager
   def opened(self) -> Iterator[None]:
@@ -117,17 +101,49 @@ class RunDirectory:
       yield
       return
     self.check()  # before anything is created
-    with output_folder.opened(self.path, 'run', 'experiment'):
+    is_own = (self.path / 'hparams.json').exists()
+    with output_folder.opened(self.path, 'run', self._argument, is_own):
       self.check()
-      hparams = metrics_log.read_hparams(self.path)
-      if not hparams or metrics_log.differing(hparams['flags'], self._flags):
-        metrics_log.write_hparams(self.path, self._flags)
       self._is_open = True
       try:
         yield
       finally:
         self._is_open = False
         self._log.close()
+
+  def begin(
+    self, identity: Mapping[str, Any], rounds: int, checkpoint_every: int
+  ) -> None:
+    """Writes hparams.json; refuses a directory of a run that differs.
+
+    Args:
+      identity: see `identity.of_run`.
+      rounds: to train in all.
+      checkpoint_every: rounds between checkpoints.
+    """
+    hparams = metrics_log.read_hparams(self.path, self._argument)
+    if hparams is not None:
+      changed = metrics_log.differing(hparams['identity'], identity)
+      self._refuse(changed, 'settings')
+      self._check_rounds(rounds)
+      self._check_metrics(hparams['checkpoint_every'])
+      began, here = hparams['versions'].get('cpu'), metrics_log.cpu()
+      if began != here:
+        logging.warning(
+          'this run began on another processor (%s, here %s): sums may be '
+          'rounded differently from here on',
+          began,
+          here,
+        )
+      if (
+        not metrics_log.differing(hparams['flags'] or {}, self._flags or {})
+        and hparams['checkpoint_every'] == checkpoint_every
+      ):
+        return
+    flags = self._flags
+    if flags is None and hparams is not None:
+      flags = hparams['flags']
+    metrics_log.write_hparams(self.path, identity, flags, checkpoint_every)
 
   def describe(
     self, process: 'process.FederatedProcess', metadata: Mapping[str, Any]
@@ -161,7 +177,10 @@ class RunDirectory:
     self, initial: 'process.FederatedState'
   ) -> tuple['process.FederatedState', list[Row]]:
     """Restores the newest intact state, or `initial`, and its history."""
-    restored = self._checkpoints.restore_latest(initial.client_models)
+    try:
+      restored = self._checkpoints.restore_latest(initial.client_models)
+    except errors.InputError as error:
+      raise self._error(error.hint) from error
     if restored is None:
       self._log.start([])
       return initial, []
@@ -205,6 +224,55 @@ class RunDirectory:
         seconds,
       )
 
+  @property
+  def _done(self) -> int:
+    """The newest round with a checkpoint; 0 without one."""
+    return max(self._checkpoints.rounds(), default=0)
+
+  def _check_rounds(self, rounds: int) -> None:
+    """Refuses fewer rounds than the run has completed."""
+    if rounds < self._done:
+      raise errors.InputError(
+        'rounds',
+        rounds,
+        f'must be at least {self._done}, as {self.path} has completed '
+        f'{self._done}; or choose another {self._other}',
+      )
+
+  def _check_metrics(self, checkpoint_every: int) -> None:
+    """Refuses to repeat rounds whose checkpoints have been lost."""
+    path = self.path / 'metrics.csv'
+    if not path.exists():
+      return
+    try:
+      logged = len(metrics_log.read_csv(path))
+    except errors.InputError as error:
+      logged = path.read_bytes().count(b'\n') - 1
+      logging.warning('%s; it is rewritten from the checkpoint', error)
+    if logged > self._done + checkpoint_every:
+      raise self._error(
+        f'metrics.csv has {logged} rounds, but the newest checkpoint is of '
+        f'round {self._done}: checkpoints are missing; put them back or choose '
+        f'another {self._other}'
+      )
+
+  def _refuse(self, changed: Mapping[str, tuple[Any, Any]], kind: str) -> None:
+    """Refuses a run that differs from the one in the directory."""
+    if not changed:
+      return
+    texts = []
+    for name, values in changed.items():
+      old, new = map(str, values)
+      fits = max(len(old), len(new)) <= _LONG
+      texts.append(f'{name} was {old}, is {new}' if fits else name)
+    raise self._error(
+      f'this folder was made with other {kind} ({"; ".join(texts)}); choose '
+      f'another {self._other} or the same {kind}'
+    )
+
+  def _error(self, hint: str) -> errors.InputError:
+    return errors.InputError(self._argument, self.path, hint)
+
 
 class LoadedRun(NamedTuple):
   """A run's newest global model, as a plain Keras model.
@@ -229,7 +297,13 @@ def load(path: str | pathlib.Path, argument: str = 'run') -> LoadedRun:
 
   check_is_run(path, argument)
   path = pathlib.Path(path)
-  config = json.loads((path / 'model.json').read_text())
+  fields = {
+    'model': dict,
+    'from_logits': bool,
+    'inputs': object,
+    'class_names': list,
+  }
+  config = metrics_log.read_json(path, 'model.json', fields, argument) or {}
   try:
     checkpoints = checkpoint.Checkpoints(path / 'checkpoints')
     restored = checkpoints.restore_latest(repair=False)
@@ -239,9 +313,13 @@ def load(path: str | pathlib.Path, argument: str = 'run') -> LoadedRun:
     raise errors.InputError(argument, path, 'has no global model yet')
   number = restored.round_number
   input_spec, from_logits = config.pop('inputs'), config.pop('from_logits')
-  example = flat_model.zeros_like_spec(input_spec)
-  model = keras.saving.deserialize_keras_object(config.pop('model'))
-  flat = flat_model.FlatModel(model, example)
+  try:
+    example = flat_model.zeros_like_spec(input_spec)
+    model = keras.saving.deserialize_keras_object(config.pop('model'))
+    flat = flat_model.FlatModel(model, example)
+  except Exception as error:  # a damaged file, or a class that is not here
+    hint = f'Keras cannot rebuild model.json ({errors.reason(error)})'
+    raise errors.InputError(argument, path, hint) from error
   widths = restored.arrays.get(_MEMORY + progress.WIDTHS)
   if widths is not None:  # FedMA may have widened layers
     rebuild = functools.partial(layer_chain.rebuild, flat.template, widths)

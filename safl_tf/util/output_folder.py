@@ -19,13 +19,14 @@ MARK = '.safl_tf'
 Path = str | os.PathLike[str]
 
 
-def check(path: Path, kind: str, argument: str) -> None:
+def check(path: Path, kind: str, argument: str, is_own: bool = False) -> None:
   """Refuses a folder that others own or that cannot be written to.
 
   Args:
     path: the folder; need not exist.
     kind: of the contents: 'run', 'comparison', ...
     argument: the argument or flag that gave the folder, for errors.
+    is_own: whether the contents prove the kind, even if the mark was lost.
   """
   folder = pathlib.Path(path)
   existing = next(p for p in (folder, *folder.parents) if os.path.lexists(p))
@@ -41,7 +42,7 @@ def check(path: Path, kind: str, argument: str) -> None:
       raise errors.InputError(
         argument, path, f'is the folder of a {found}; choose another folder'
       )
-  elif names:
+  elif names and not is_own:
     raise errors.InputError(
       argument,
       path,
@@ -51,13 +52,15 @@ def check(path: Path, kind: str, argument: str) -> None:
 
 
 @contextlib.contextmanager
-def opened(path: Path, kind: str, argument: str) -> Iterator[None]:
+def opened(
+  path: Path, kind: str, argument: str, is_own: bool = False
+) -> Iterator[None]:
   """Creates, marks and locks a folder; see `check`.
 
   Raises:
     errors.InputError: the folder belongs to others or is being written to.
   """
-  check(path, kind, argument)  # before anything is created
+  check(path, kind, argument, is_own)  # before anything is created
   os.makedirs(path, exist_ok=True)
   lock = os.open(os.path.join(path, MARK), os.O_RDWR | os.O_CREAT, 0o644)
   try:
@@ -70,7 +73,7 @@ def opened(path: Path, kind: str, argument: str) -> Iterator[None]:
         'another process is writing to this folder; wait until it ends or '
         'choose another folder',
       ) from error
-    check(path, kind, argument)
+    check(path, kind, argument, is_own)
     if not os.fstat(lock).st_size:
       os.write(lock, f'{kind}\n'.encode())
       os.fsync(lock)

@@ -40,7 +40,7 @@ def touch(run, *args):
 
 @pytest.fixture(scope='module')
 def recorded():
-  """Data sets and digests of partitions that the comparison below loads."""
+  """Data sets and partitions that the comparison below loads."""
   return {'loaded': [], 'partitions': {}}
 
 
@@ -59,7 +59,7 @@ def made(tmp_path_factory, dense, recorded):
       return load(name, *args)
 
     def run_and_record(trainer, schedule, seed, test_data, folder, *args):
-      recorded['partitions'][folder.path.name] = trainer.clients.digest()
+      recorded['partitions'][folder.path.name] = trainer.clients.rows.tobytes()
       return run(trainer, schedule, seed, test_data, folder, *args)
 
     patch.setattr(registry, 'load', load_and_record)
@@ -99,7 +99,7 @@ def trained(monkeypatch, no_pictures):
 def test_files(made):
   names = {f'{name}_seed{seed}' for name, seed in PAIRS}
   created = {path.name for path in made.iterdir()}
-  assert created == {*names, *FILES, 'plots', '.lock'}
+  assert created == {*names, *FILES, 'plots', '.safl_tf'}
   for name in ('accuracy', 'loss', 'traffic'):
     image = (made / 'plots' / f'{name}.png').read_bytes()
     assert image.startswith(b'\x89PNG')

@@ -185,7 +185,7 @@ def test_all_checkpoints_corrupt(run, again):
   before = programs.snapshot(run / 'checkpoints')
   outcome = again()
   assert outcome.code == 2
-  assert outcome.err.startswith(f'safl-train: --experiment={run}/checkpoints: ')
+  assert outcome.err.startswith(f'safl-train: --experiment={run}: ')
   assert 'all checkpoints are corrupt' in outcome.err
   assert outcome.err.count('\n') == 1
   assert programs.snapshot(run / 'checkpoints') == before

@@ -8,7 +8,7 @@ import pytest
 
 import safl_tf
 from safl_tf.core import client_config, process
-from safl_tf.training import loop, metrics_log, run_directory
+from safl_tf.training import identity, loop, metrics_log, run_directory
 from safl_tf.util import errors
 from tests import tiny
 from tests.training import test_checkpoint, test_metrics_log
@@ -84,9 +84,12 @@ def test_resumed_run_equals_an_uninterrupted_one(
 
 def test_unsaved_rounds_are_computed_again(trainer, tmp_path):
   """A run that was killed after round 4, with a checkpoint of round 2."""
-  folder = run_directory.RunDirectory(tmp_path, {'seed': 0})
+  folder = run_directory.RunDirectory(tmp_path)
   state, history = trainer.initialize(0), []
+  metadata = {'class_names': ['0', '1', '2']}
+  definition = identity.of_run(trainer, state, None, 1, metadata)
   with folder.opened():
+    folder.begin(definition, 5, 2)
     folder.restore(state)
     for t in (1, 2, 3, 4):
       state, metrics = trainer.next(state)
@@ -110,9 +113,11 @@ def test_train_resumes(tmp_path):
   check_same(second, train(3, seed=4))
   with pytest.raises(errors.InputError, match='seed was 4, is 5'):
     train(3, output_dir=tmp_path, seed=5)
-  flags = json.loads((tmp_path / 'hparams.json').read_text())['flags']
-  assert flags['seed'] == 4 and flags['num_clients'] == 4
-  assert flags['parameters'] == 63
+  hparams = json.loads((tmp_path / 'hparams.json').read_text())
+  assert hparams['flags'] is None
+  assert hparams['identity']['seed'] == 4
+  assert hparams['identity']['num_clients'] == 4
+  assert hparams['identity']['model'].startswith('63 parameters, ')
 
 
 def test_train_refuses_the_folder_of_another_run(tmp_path):
@@ -121,7 +126,7 @@ def test_train_refuses_the_folder_of_another_run(tmp_path):
     train(1, algorithm=safl_tf.build_fed_avg(), output_dir=tmp_path)
   with pytest.raises(errors.InputError, match=r'mix .*temperature=9'):
     train(1, algorithm=safl_tf.build_safl(temperature=9), output_dir=tmp_path)
-  with pytest.raises(errors.InputError, match='data was'):
+  with pytest.raises(errors.InputError, match='partition was'):
     train(1, clients=tiny.clients((20, 13, 32, 7)), output_dir=tmp_path)
 
 
@@ -134,7 +139,7 @@ def test_train_resumes_with_a_keras_optimizer(tmp_path):
   whole = train(2, **options(0.02))
   train(1, output_dir=tmp_path, **options(0.02))
   check_same(train(2, output_dir=tmp_path, **options(0.02)), whole)
-  with pytest.raises(errors.InputError, match='optimizer was'):
+  with pytest.raises(errors.InputError, match='optimizer'):
     train(2, output_dir=tmp_path, **options(0.03))
 
 

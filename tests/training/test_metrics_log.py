@@ -226,9 +226,17 @@ def test_git_commit_without_git(tmp_path, monkeypatch, capfd):
 def test_hparams(tmp_path):
   assert metrics_log.read_hparams(tmp_path) is None
   flags = {'rounds': 3, 'epsilon': 0.1, 'export': None, 'sizes': (1, 2)}
-  metrics_log.write_hparams(tmp_path, flags)
+  metrics_log.write_hparams(tmp_path, {'seed': 3}, flags, 5)
   hparams = metrics_log.read_hparams(tmp_path)
-  assert hparams.keys() == {'format', 'flags', 'versions', 'git_commit'}
+  assert hparams.keys() == {
+    'checkpoint_every',
+    'flags',
+    'format',
+    'git_commit',
+    'identity',
+    'versions',
+  }
+  assert hparams['identity'] == {'seed': 3}
   assert hparams['flags'] == flags | {'sizes': [1, 2]}
   assert hparams['versions'] == metrics_log.versions()
   assert metrics_log.differing(hparams['flags'], flags, ignore=()) == {}

@@ -62,8 +62,9 @@ def check_same(one, other):
 
 @pytest.mark.parametrize('kind', ['ram', 'mmap'])
 def test_state_round_trips_exactly(tmp_path, kind):
-  folder = run_directory.RunDirectory(tmp_path, {'seed': 0})
+  folder = run_directory.RunDirectory(tmp_path)
   with folder.opened():
+    folder.begin({'seed': 0}, 5, 1)
     state, history = folder.restore(start(kind, tmp_path))
     assert (state.t, history) == (0, [])
     for ids in (range(20), [1, 2], [2, 30], []):
@@ -72,7 +73,7 @@ def test_state_round_trips_exactly(tmp_path, kind):
       folder.save(state, history)
   assert shared.chain(tmp_path / 'checkpoints', 4) == [1, 2, 3, 4]
   for other in 'ram', 'mmap':  # independent of the store it was saved from
-    again = run_directory.RunDirectory(tmp_path, {'seed': 0})
+    again = run_directory.RunDirectory(tmp_path)
     with again.opened():
       restored, rows = again.restore(start(other, tmp_path))
       check_same(restored, state)
@@ -82,7 +83,7 @@ def test_state_round_trips_exactly(tmp_path, kind):
   assert shared.chain(tmp_path / 'checkpoints', 5) == [1, 2, 3, 4, 5]
   names = {path.name for path in tmp_path.iterdir()}
   assert names <= {
-    '.lock',
+    '.safl_tf',
     'checkpoints',
     'hparams.json',
     'logdir',
@@ -114,7 +115,7 @@ def test_client_store_may_change_in_a_run(tmp_path):
       tmp_path, {'seed': 0, 'client_store': kind}
     )
     with folder.opened():
-      pass
+      folder.begin({'seed': 0}, 1, 1)
   with pytest.raises(errors.InputError, match='seed was 0, is 1'):
     run_directory.RunDirectory(tmp_path, {'seed': 1}).check()
 
@@ -149,7 +150,7 @@ def train(clients, rounds, folder, kind='ram'):
   return loop.run(
     trainer,
     loop.Schedule(rounds, checkpoint_every=1),
-    directory=folder and run_directory.RunDirectory(folder, {}),
+    directory=folder and run_directory.RunDirectory(folder),
     progress=False,
   )
 
@@ -234,7 +235,7 @@ def test_run_of_an_older_version_is_refused(trained, clients):
   make_older(path)
   before = sorted(path.rglob('*'))
   for argument, use in {
-    'experiment': lambda: train(clients, 5, path),
+    'output_dir': lambda: train(clients, 5, path),
     'run': lambda: run_directory.load(path),
     'model': lambda: run_directory.check_is_run(path, 'model'),
   }.items():

@@ -1,0 +1,150 @@
+"""The identity of a run: everything that its results depend on.
+
+`safl_tf.train` and the programs use the same one. It is written to hparams.json
+as names and JSON values; a run resumes only if all of them are equal. Large
+values are represented by digests of all their bytes.
+"""
+
+import platform
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from safl_tf.core import algorithm as algorithm_lib
+from safl_tf.core import flat_model
+from safl_tf.core import process as process_lib
+from safl_tf.data import arrays, client_data
+from safl_tf.training import metrics_log
+from safl_tf.util import atomic_io, describe, digests
+
+_PACKAGES = ('safl_tf', 'tensorflow', 'keras', 'numpy')
+
+
+def of_run(
+  process: process_lib.FederatedProcess,
+  state: process_lib.FederatedState,
+  test_data: tuple[Any, np.ndarray] | None,
+  eval_every: int,
+  metadata: Mapping[str, Any],
+) -> dict[str, Any]:
+  """Returns the identity of a run as JSON values by name.
+
+  Args:
+    process: the process of the run.
+    state: its state before the first round.
+    test_data: checked inputs and labels, if any.
+    eval_every: rounds between evaluations.
+    metadata: of exported models, such as `class_names`.
+  """
+  attack = process.attack
+  return {
+    'seed': state.seed,
+    'eval_every': eval_every,
+    **metadata,
+    **of_data(process.clients, test_data),
+    **_of_model(process.model, state),
+    **algorithm_lib.describe(process.algorithm),
+    **_of_config(process.config),
+    'attack': attack and {'type': type(attack).__name__, **attack.to_json()},
+    **process.arithmetic,
+    **versions(),
+  }
+
+
+def of_data(
+  clients: client_data.ClientData, test_data: tuple[Any, np.ndarray] | None
+) -> dict[str, Any]:
+  """Returns the part of the identity that depends on the data alone."""
+  partition = [
+    *map(digests.of_array, (clients.rows, clients.sizes)),
+    *map(repr, clients.client_ids),
+  ]
+  identity = {
+    'inputs': _digest_inputs(clients.x),
+    'labels': digests.of_array(clients.y),
+    'num_classes': clients.num_classes,
+    'num_clients': clients.num_clients,
+    'partition': digests.of_text('\n'.join(partition)),
+    'test_inputs': None,
+    'test_labels': None,
+  }
+  if test_data is not None:
+    x, y = test_data
+    identity['test_inputs'] = _digest_inputs(x)
+    identity['test_labels'] = digests.of_array(y)
+  return identity
+
+
+def versions() -> dict[str, str]:
+  """Returns the versions that results depend on."""
+  known = metrics_log.versions()
+  python = '.'.join(platform.python_version_tuple()[:2])
+  return {'python': python, **{name: known[name] for name in _PACKAGES}}
+
+
+def _digest_inputs(x: Any) -> str:
+  leaves = arrays.named_leaves(x)
+  parts = [f'{name} {digests.of_array(leaf)}' for name, leaf in leaves]
+  return digests.of_text('\n'.join(parts))
+
+
+def _of_model(
+  model: flat_model.FlatModel, state: process_lib.FederatedState
+) -> dict[str, Any]:
+  """Describes the architecture, the user's layers and the initial weights."""
+  template = model.template
+  layers = {type(layer) for layer in template._flatten_layers()}
+  try:
+    config: Any = _without_names(flat_model.architecture(template))
+  except NotImplementedError:
+    config = describe.describe(type(template))
+  code = sorted(map(describe.describe, layers))
+  shapes = [(t.shape, t.trainable) for t in model.layout.tensors]
+  text = atomic_io.to_json([config, code, shapes])
+  fixed = [
+    digests.of_array(v.numpy())
+    for v in template.non_trainable_variables
+    if v.name != 'seed_generator_state'
+  ]
+  weights = [digests.of_array(state.client_models[0]), *fixed]
+  return {
+    'model': f'{model.size} parameters, {digests.of_text(text)}',
+    'from_logits': model.from_logits,
+    'initial_weights': digests.of_text('\n'.join(weights)),
+  }
+
+
+def _of_config(config: Any) -> dict[str, Any]:
+  """Describes the local configuration, with the code of own optimizers."""
+  fields = config.to_json()
+  if not isinstance(config.optimizer, str):
+    fields['optimizer'] = describe.describe(config.optimizer)
+  return fields
+
+
+def _without_names(config: Any, names: dict[str, str] | None = None) -> Any:
+  """Numbers the layers of a Keras configuration in the place of their names.
+
+  Keras numbers unnamed layers over the lifetime of a process.
+  """
+  names = {} if names is None else names
+
+  def number(name: Any) -> Any:
+    if not isinstance(name, str):
+      return name
+    return names.setdefault(name, f'layer {len(names)}')
+
+  def replace(key: str, value: Any) -> Any:
+    if key == 'name':
+      return number(value)
+    if key in ('keras_history', 'input_layers', 'output_layers'):
+      return keras.tree.map_structure(number, value)
+    return _without_names(value, names)
+
+  if isinstance(config, Mapping):
+    return {key: replace(key, value) for key, value in config.items()}
+  if isinstance(config, list | tuple):
+    return [_without_names(item, names) for item in config]
+  return config
