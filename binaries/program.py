@@ -225,6 +225,8 @@ def _open_standard_files() -> None:
       os.fstat(number)
     except OSError:
       os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+  if sys.stderr is None:  # was closed; libraries expect one
+    sys.stderr = open(2, 'w', closefd=False)  # noqa: SIM115
 
 
 def _parse(name: str, flags: absl_flags.FlagValues) -> None:
