@@ -99,6 +99,8 @@ def main(flags: absl_flags.FlagValues) -> None:
   path = runs[0].path.parent
   _check_folders(path, runs)
   missing = [run for run in runs if not sweep.is_complete(run)]
+  if not missing:
+    logging.info('all %d runs are finished', len(runs))
   dataset = _load(missing)
   write = lambda: _write(path, runs, at_rounds, flags.target_accuracy)
   failures: list[str] = []
@@ -138,7 +140,6 @@ def _load(missing: Sequence[RunConfig]) -> 'dataset_lib.Dataset | None':
   Builds each algorithm once to refuse bad input before anything is written.
   """
   if not missing:
-    logging.info('all runs are finished')
     return None
   program.start_tensorflow()
   from . import factories

@@ -14,8 +14,6 @@ import secrets
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-import numpy as np
-
 PREFIX = '.partial-'
 SUFFIX = '.tmp'
 _LEFTOVER = re.compile(rf'{re.escape(PREFIX)}.*\w{{8}}{re.escape(SUFFIX)}')
@@ -109,6 +107,8 @@ def sync_folder(folder: str | os.PathLike[str]) -> None:
 
 def _number(value: Any) -> Any:
   """Converts a NumPy scalar to a Python number, for JSON."""
+  import numpy as np
+
   if isinstance(value, np.generic):
     return value.item()
   raise TypeError(f'{value!r} cannot be written as JSON')

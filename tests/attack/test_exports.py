@@ -88,7 +88,7 @@ def test_killed_at_every_step(tmp_path, earlier):
         assert (folder / 'model.keras').read_text() == text
         assert (folder / 'saved_model' / 'saved_model.pb').read_text() == text
     while not killed_after(lives, lambda: export_files.recover(folder)):  # noqa: B023
-      lives += 1  # noqa: PLW2901
+      lives += 1
     check(folder, 'new', 2)
     if ended:
       break

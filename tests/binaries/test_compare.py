@@ -99,7 +99,7 @@ def trained(monkeypatch, no_pictures):
 def test_files(made):
   names = {f'{name}_seed{seed}' for name, seed in PAIRS}
   created = {path.name for path in made.iterdir()}
-  assert created == {*names, *FILES, 'plots', '.lock'}
+  assert created == {*names, *FILES, 'plots', '.safl_tf'}
   for name in ('accuracy', 'loss', 'traffic'):
     image = (made / 'plots' / f'{name}.png').read_bytes()
     assert image.startswith(b'\x89PNG')
@@ -314,7 +314,7 @@ def test_folder_of_a_run(copied, call, no_tensorflow):
   assert outcome.code == 2
   assert outcome.err == (
     f'safl-compare: --experiment={folder / "safl_seed0"}: is the folder of a '
-    'run; choose another name\n'
+    'run; choose another folder\n'
   )
 
 

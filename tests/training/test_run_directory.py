@@ -82,7 +82,7 @@ def test_state_round_trips_exactly(tmp_path, kind):
   assert shared.chain(tmp_path / 'checkpoints', 5) == [5]
   names = {path.name for path in tmp_path.iterdir()}
   assert names <= {
-    '.lock',
+    '.safl_tf',
     'checkpoints',
     'hparams.json',
     'logdir',
