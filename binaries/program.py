@@ -101,6 +101,16 @@ def start_tensorflow() -> None:
 
 
 @contextlib.contextmanager
+def locating(path: str | os.PathLike[str]) -> Iterator[None]:
+  """Names a folder in errors of the system that have no path of their own."""
+  try:
+    yield
+  except Exception as error:
+    error.add_note(os.fspath(path))
+    raise
+
+
+@contextlib.contextmanager
 def only_errors() -> Iterator[None]:
   """Limits the log to errors, to hide progress messages of libraries."""
   before = logging.get_verbosity()
@@ -145,8 +155,9 @@ def _describe(error: Exception) -> str | None:
     return str(error)
   if isinstance(error, MemoryError):
     return f'not enough memory; use less data or a smaller model ({error})'
+  place = ''.join(f'{note}: ' for note in getattr(error, '__notes__', [])[:1])
   if isinstance(error, OSError):
-    place = '' if error.filename is None else f'{error.filename}: '
+    place = place if error.filename is None else f'{error.filename}: '
     remedy = _REMEDIES.get(error.errno or 0)
     cause = error.strerror or error
     return f'{place}{cause}' + (f'; {remedy}' if remedy else '')
@@ -154,7 +165,7 @@ def _describe(error: Exception) -> str | None:
   if not module.startswith('tensorflow') or type(error).__name__ not in _TF:
     return None
   remedy = f'; {_REMEDIES[errno.ENOSPC]}' if 'No space' in str(error) else ''
-  return f'{errors.reason(error)}{remedy}'
+  return f'{place}{errors.reason(error)}{remedy}'
 
 
 class _Output:

@@ -58,7 +58,11 @@ def train(
   schedule = validation.call(loop.Schedule, config.to_dict())
   test_data = (dataset.x_test, dataset.y_test)
   directory = config.directory()
-  with directory.opened(), futures.ThreadPoolExecutor(1) as background:
+  with (
+    program.locating(config.path),
+    directory.opened(),
+    futures.ThreadPoolExecutor(1) as background,
+  ):
     result = loop.run(
       process, schedule, config.seed, test_data, directory, dataset.metadata
     )

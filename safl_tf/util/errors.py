@@ -31,7 +31,8 @@ class RunError(Exception):
 
 def reason(error: Exception) -> str:
   """Returns the line of a library's error message that states the cause."""
-  plain = re.sub(r'\x1b\[\d*m|\{\{.*?\}\}', '', str(error))  # colours, op names
+  noise = r'\x1b\[\d*m|\{\{.*?\}\}|\[Op:\w+\]( name: )?'  # colours, op names
+  plain = re.sub(noise, '', str(error))
   lines = [line.strip() for line in plain.splitlines() if line.strip()]
   causes = [line for line in lines if not line.startswith('Exception enc')]
   return (causes or lines or [type(error).__name__])[0][:200]

@@ -108,6 +108,41 @@ def test_failure_of_tensorflow(monkeypatch, capfd, name, message):
   assert ('free some space' in err) == ('No space' in message)
 
 
+@pytest.mark.parametrize('number', [errno.EFBIG, errno.EIO])
+def test_an_error_without_a_path_names_the_run(
+  call, monkeypatch, tmp_path, number
+):
+  """As of metrics.csv, which stays open."""
+  from safl_tf.training import loop
+
+  def run(*args, **options):
+    raise system_error(number)
+
+  monkeypatch.setattr(loop, 'run', run)
+  outcome = call('train', *programs.SMALL, f'--output_dir={tmp_path}')
+  path = tmp_path / 'safl_mnist_sample'
+  assert outcome.code == 1
+  assert outcome.err.startswith(f'safl-train: {path}: {os.strerror(number)}; ')
+  assert outcome.err.count('\n') == 1
+
+
+def test_a_file_in_place_of_logdir(monkeypatch, capfd, tmp_path):
+  """TensorFlow's error has no path."""
+  (tmp_path / 'logdir').write_text('')
+  log = metrics_log.MetricsLog(tmp_path)
+
+  def main(flags):
+    with program.locating(tmp_path):
+      log.start([])
+
+  monkeypatch.setattr(sys, 'argv', ['safl-x'])
+  with pytest.raises(SystemExit) as caught:
+    program.run('safl-x', 'Fails.', lambda flags: None, main)
+  assert caught.value.code == 1
+  line = capfd.readouterr().err.splitlines()[-1]
+  assert line == f'safl-x: {tmp_path}: Not a directory'
+
+
 @pytest.mark.parametrize('error', [ValueError('x'), TypeError('x'), KeyError()])
 def test_a_bug_shows_its_traceback(monkeypatch, error):
   monkeypatch.setattr(sys, 'argv', ['safl-x'])
