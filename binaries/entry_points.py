@@ -6,6 +6,7 @@ a kill, this leaves a run that the same command resumes.
 """
 
 import contextlib
+import fcntl
 import functools
 import importlib
 import os
@@ -25,7 +26,7 @@ def _run(program: str) -> None:
 def _copy_of_stderr() -> int | None:
   """Returns a number for stderr that stays while stderr is redirected."""
   try:
-    return os.dup(2)
+    return fcntl.fcntl(2, fcntl.F_DUPFD_CLOEXEC, 3)
   except OSError:
     return None  # is closed
 

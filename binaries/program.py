@@ -31,6 +31,7 @@ _REMEDIES = {
   errno.ENOSPC: 'free some space, then give the same command',
   errno.EROFS: 'choose a folder that can be written to',
 }
+_LESS = 'use less data, a smaller model or fewer clients at a time.'
 # Errors of TensorFlow that come from the system, not from a wrong program.
 _TF = (
   'AlreadyExistsError',
@@ -154,7 +155,7 @@ def _describe(error: Exception) -> str | None:
   if isinstance(error, errors.RunError):
     return str(error)
   if isinstance(error, MemoryError):
-    return f'not enough memory; use less data or a smaller model ({error})'
+    return f'not enough memory; {_LESS} {error}'
   place = ''.join(f'{note}: ' for note in getattr(error, '__notes__', [])[:1])
   if isinstance(error, OSError):
     place = place if error.filename is None else f'{error.filename}: '
@@ -164,7 +165,11 @@ def _describe(error: Exception) -> str | None:
   module = type(error).__module__
   if not module.startswith('tensorflow') or type(error).__name__ not in _TF:
     return None
-  remedy = f'; {_REMEDIES[errno.ENOSPC]}' if 'No space' in str(error) else ''
+  remedy = ''
+  if 'No space' in str(error):
+    remedy = f'; {_REMEDIES[errno.ENOSPC]}'
+  elif 'OOM' in str(error):
+    remedy = f'; {_LESS}'
   return f'{place}{errors.reason(error)}{remedy}'
 
 

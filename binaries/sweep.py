@@ -16,8 +16,8 @@ def history(config: RunConfig) -> list[dict[str, Any]] | None:
   from safl_tf.training import checkpoint, metrics_log
 
   saved = checkpoint.Checkpoints(config.path / 'checkpoints')
-  done = max(saved.rounds(), default=0)
   try:
+    done = max(saved.rounds(), default=0)
     rows = metrics_log.read_csv(config.path / 'metrics.csv')
   except (OSError, ValueError):  # an InputError is a ValueError
     return None

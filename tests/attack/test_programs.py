@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -304,6 +305,69 @@ def test_ctrl_c_of_a_program_that_does_not_resume(tmp_path, name):
   assert (code, err) == (130, f'safl-{name}: stopped\n')
 
 
+# Sends SIGINT when a module is imported.
+WHILE_IMPORTING = """
+import os, signal, sys
+class Finder:
+  def find_spec(self, name, *args):
+    if name == "{}":
+      os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+"""
+AT_EXIT = """
+import atexit, os, signal
+atexit.register(os.kill, os.getpid(), signal.SIGINT)
+"""
+TENSORFLOW = 'tensorflow.python.eager.context'
+
+
+@pytest.mark.parametrize(
+  ('code', 'arguments'),
+  [
+    (WHILE_IMPORTING.format('absl.flags'), '--help'),
+    (WHILE_IMPORTING.format('binaries.program'), '--help'),
+    (WHILE_IMPORTING.format('numpy'), '--rounds=1'),
+    (WHILE_IMPORTING.format('tensorflow'), '--rounds=1'),
+    (WHILE_IMPORTING.format(TENSORFLOW), '--rounds=1'),
+    (AT_EXIT, '--help'),
+    (AT_EXIT, '--rounds=0'),
+  ],
+)
+def test_ctrl_c_while_importing_and_at_exit(tmp_path, code, arguments):
+  code += ENTRY.format('train')
+  process = programs.start('-c', code, arguments, cwd=tmp_path)
+  _, err = process.communicate(timeout=120)
+  assert process.returncode == 130
+  assert err.splitlines()[-1] == 'safl-train: stopped; the same command resumes'
+  assert 'Traceback' not in err
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+  ('number', 'code'),
+  [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)],
+)
+def test_stopped_while_an_export_is_verified(
+  finished, call, tmp_path, number, code
+):
+  run = tmp_path / 'run'
+  shutil.copytree(finished, run)
+  for attempt in range(2):  # without and with an earlier export
+    process = programs.start('-c', ENTRY.format('export'), f'--run={run}')
+    deadline = time.monotonic() + 120
+    while not list((run / 'export').glob('.new-*/check.npz')):
+      assert time.monotonic() < deadline and process.poll() is None
+      time.sleep(0.01)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert err == ('' if code < 0 else 'safl-export: stopped\n')
+    assert (run / 'export' / 'export.json').exists() == bool(attempt)
+    assert call('export', f'--run={run}').code == 0
+    names = ['.safl_tf', 'export.json', 'model.keras', 'saved_model']
+    assert sorted(os.listdir(run / 'export')) == names
+
+
 BROKEN_HPARAMS = {
   'a list': '[]',
   'null': 'null',
@@ -358,6 +422,34 @@ def test_a_neighbour_with_broken_hparams_is_skipped(run, content):
   config, path = run
   write(path / 'hparams.json', BROKEN_HPARAMS[content])
   assert sweep.find_finished(config) is None
+
+
+def test_a_neighbour_that_cannot_be_read_is_skipped(run, monkeypatch):
+  config, path = run
+  listdir = os.listdir
+
+  def refuse(folder='.'):
+    if os.fspath(folder).startswith(str(path)):
+      raise system_error(errno.EACCES, folder)
+    return listdir(folder)
+
+  monkeypatch.setattr(os, 'listdir', refuse)
+  assert sweep.find_finished(config) is None
+
+
+def test_a_broken_run_in_a_comparison_is_named(call, no_tensorflow, tmp_path):
+  folder = tmp_path / 'mine'
+  (folder / 'fedavg_seed7').mkdir(parents=True)
+  (folder / '.safl_tf').write_text('comparison\n')
+  (folder / 'fedavg_seed7' / 'hparams.json').write_text('{"format":')
+  before = programs.snapshot(tmp_path)
+  outcome = call('compare', f'--output_dir={tmp_path}', '--experiment=mine')
+  programs.check_refused(
+    outcome,
+    'compare',
+    f'--experiment={folder}/fedavg_seed7: ... hparams.json cannot be parsed',
+  )
+  assert programs.snapshot(tmp_path) == before
 
 
 @pytest.mark.parametrize('content', BROKEN_METRICS)
