@@ -16,16 +16,20 @@ import dataclasses
 import functools
 import os
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from absl import flags as absl_flags
 from absl import logging
 
-from safl_tf.util import choices, errors, validation
+from safl_tf.util import choices, errors, output_folder, validation
 
 from . import program, sweep
 from .flags import group
 from .flags.run_config import RunConfig
+
+if TYPE_CHECKING:
+  from safl_tf.data import dataset as dataset_lib
 
 _NOTES = (
   'Accuracies are on the test data; the accuracy at a round is that of the '
@@ -94,24 +98,31 @@ def main(flags: absl_flags.FlagValues) -> None:
   at_rounds = at_rounds_of(flags, runs[0].rounds)
   path = runs[0].path.parent
   _check_folders(path, runs)
+  missing = [run for run in runs if not sweep.is_complete(run)]
+  if not missing:
+    logging.info('all %d runs are finished', len(runs))
+  dataset = _load(missing)
   write = lambda: _write(path, runs, at_rounds, flags.target_accuracy)
-  failures, table = [], ''
-  for failure in _train_missing(path, runs):
-    failures += [failure] if failure else []
-    table = write()
-  print(table or write())
+  failures: list[str] = []
+  table = ''
+  with output_folder.opened(path, 'comparison', 'experiment'):
+    for run in missing:
+      position = f'run {runs.index(run) + 1} of {len(runs)}'
+      logging.info('%s: %s, seed %d', position, run.algorithm, run.seed)
+      assert dataset is not None
+      failures += filter(None, [sweep.run(run, dataset)])
+      table = write()
+    print(table or write())
   print(f'page  {path / "comparison.html"}')
   if failures:
-    raise program.ExitError('; '.join(failures))
+    raise errors.RunError('; '.join(failures))
 
 
 def _check_folders(path: pathlib.Path, runs: Sequence[RunConfig]) -> None:
-  """Refuses a folder that is a run or has runs with other flags."""
+  """Refuses a folder that others own or that has runs with other flags."""
   from safl_tf.training import metrics_log, run_directory
 
-  if metrics_log.read_hparams(path) is not None:
-    hint = 'is the folder of a run; choose another name'
-    raise errors.InputError('experiment', path, hint)
+  output_folder.check(path, 'comparison', 'experiment')
   for run in runs:
     run.directory().check()
   for folder in sorted(path.glob('*_seed*')):
@@ -125,29 +136,20 @@ def _check_folders(path: pathlib.Path, runs: Sequence[RunConfig]) -> None:
       ).check()
 
 
-def _train_missing(
-  path: pathlib.Path, runs: Sequence[RunConfig]
-) -> Iterator[str | None]:
-  """Trains unfinished runs; yields the error of the export of each, if any."""
-  missing = [run for run in runs if not sweep.is_complete(run)]
-  if not missing:
-    logging.info('all %d runs are finished', len(runs))
-    return
-  program.start_tensorflow()
-  from safl_tf.util import output_folder
+def _load(missing: Sequence[RunConfig]) -> 'dataset_lib.Dataset | None':
+  """Loads the data of the runs that are not finished, if any.
 
+  Builds each algorithm once to refuse bad input before anything is written.
+  """
+  if not missing:
+    return None
+  program.start_tensorflow()
   from . import factories
 
-  dataset = runs[0].load()
-  # Builds each algorithm once to refuse bad input before anything is written.
+  dataset = missing[0].load()
   for run in {run.algorithm: run for run in missing}.values():
     factories.build_process(run, dataset)
-  with output_folder.opened(path, 'comparison', 'experiment'):
-    for number, run in enumerate(runs, start=1):
-      if run in missing:
-        position = f'run {number} of {len(runs)}'
-        logging.info('%s: %s, seed %d', position, run.algorithm, run.seed)
-        yield sweep.run(run, dataset)
+  return dataset
 
 
 def _write(

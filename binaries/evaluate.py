@@ -11,7 +11,6 @@ that are not given are those of the run, if the model is a run.
 
 import dataclasses
 import functools
-import json
 import os
 import pathlib
 from collections.abc import Sequence
@@ -43,6 +42,11 @@ class _Model(group.Group, topic='model'):
     choices.LOSSES,
     '[H] Loss to report; that of the run, else categorical, if not given.',
   )
+  trust: bool = group.boolean(
+    False,
+    'Load a SavedModel that safl-export did not write, or that was changed '
+    'since. A SavedModel can run code of its author.',
+  )
 
 
 def main(flags: absl_flags.FlagValues) -> None:
@@ -52,6 +56,7 @@ def main(flags: absl_flags.FlagValues) -> None:
   path = group.required(flags, 'model')
   if not os.path.isdir(path):
     training.check_keras_file(path)
+  _check_trust(pathlib.Path(path), flags.trust)
   trained = (metrics_log.read_hparams(path, 'model') or {}).get('flags') or {}
   data = _data(flags, trained)
   loss = flags.loss or trained.get('loss', 'categorical')
@@ -79,6 +84,28 @@ def main(flags: absl_flags.FlagValues) -> None:
     strict=False,  # a model may have more outputs than classes
   ):
     print(f'{name:<{width}}  {count:8d}  {accuracy:8.2%}')
+
+
+def _check_trust(path: pathlib.Path, trust: bool) -> None:
+  """Refuses folders that are no model, and foreign SavedModels."""
+  from safl_tf.training import export_files, run_directory
+
+  is_run = run_directory.is_run(path)
+  if path.is_dir() and not is_run and not (path / 'saved_model.pb').is_file():
+    hint = 'is neither a run (no model.json) nor a SavedModel'
+    raise errors.InputError('model', path, hint)
+  if is_run or not path.is_dir():
+    if trust:
+      hint = f'is only for a SavedModel, and {path} is none'
+      raise errors.InputError('trust', True, hint)
+  elif not trust and not export_files.is_own(path):
+    raise errors.InputError(
+      'model',
+      path,
+      'is a SavedModel that safl-export did not write, or that was changed '
+      'since, and loading it can run code of its author; give --trust if you '
+      'trust them',
+    )
 
 
 def _data(flags: absl_flags.FlagValues, trained: dict[str, Any]) -> Data:
@@ -118,21 +145,16 @@ def _load(path: str) -> tuple['keras.Layer', Sequence[str] | None, bool | None]:
   if run_directory.is_run(folder):
     run = run_directory.load(folder, 'model')
     return run.model, run.metadata['class_names'], run.from_logits
-  if folder.is_dir() and not (folder / 'saved_model.pb').is_file():
-    hint = 'is neither a run (no model.json) nor a SavedModel'
-    raise errors.InputError('model', path, hint)
   return factories.load_model(path), _class_names(folder), None
 
 
 def _class_names(path: pathlib.Path) -> list[str] | None:
   """Returns the class names that safl-export wrote beside a model, if any."""
-  from safl_tf.training import export
+  from safl_tf.training import export_files
 
-  try:
-    metadata = json.loads((path.parent / export.METADATA).read_text())
-    return metadata['class_names'] if path.name in metadata['files'] else None
-  except (OSError, ValueError, KeyError):
-    return None
+  metadata = export_files.read(path.resolve().parent)
+  is_listed = path.resolve().name in metadata['files']
+  return metadata.get('class_names') if is_listed else None
 
 
 def _predict(

@@ -4,7 +4,8 @@
 
 The SavedModel maps raw inputs (uint8 images) to class probabilities; the .keras
 file is the plain Keras model. A process without safl_tf loads both and compares
-their predictions before the export replaces an older one.
+their predictions before the export replaces an older one. Files that are not of
+an earlier export are never replaced.
 """
 
 import dataclasses
@@ -13,7 +14,7 @@ import os
 
 from absl import flags as absl_flags
 
-from safl_tf.util import choices, errors
+from safl_tf.util import choices, errors, output_folder
 
 from . import program
 from .flags import group
@@ -37,8 +38,8 @@ def main(flags: absl_flags.FlagValues) -> None:
   run = group.required(flags, 'run')
   run_directory.check_is_run(run)
   output = os.path.expanduser(flags.output or os.path.join(run, 'export'))
-  if os.path.exists(output) and not os.path.isdir(output):
-    raise errors.InputError('output', output, 'must be a folder')
+  argument = 'output' if flags.output else 'run'
+  output_folder.check(output, 'export', argument)
   program.start_tensorflow()
   from safl_tf.training import export
 
@@ -52,11 +53,10 @@ def main(flags: absl_flags.FlagValues) -> None:
         loaded.from_logits,
         flags.format,
         loaded.metadata,
+        argument,
       )
   except export.ExportError as error:
-    raise program.ExitError(f'--run={run}: {error}') from error
-  except OSError as error:
-    raise errors.InputError('output', output, f'{error.strerror}') from error
+    raise errors.RunError(f'--run={run}: {error}') from error
   print(f'global model of round {loaded.round_number}, verified:')
   for path in paths:
     print(f'  {path}')

@@ -17,7 +17,7 @@ import pathlib
 from absl import flags as absl_flags
 
 from safl_tf.data.files import spec
-from safl_tf.util import errors
+from safl_tf.util import atomic_io, output_folder
 
 from . import program
 from .flags import group, presets
@@ -37,7 +37,6 @@ def main(flags: absl_flags.FlagValues) -> None:
   """Writes the manifest, the report and the plot of a partition."""
   from safl_tf.data import heterogeneity, partition, registry
   from safl_tf.reporting import plots
-  from safl_tf.util import atomic_io
 
   data = Data.get(flags).resolve_data()
   config = Partition.get(flags).resolve_partition(data.dataset)
@@ -49,31 +48,24 @@ def main(flags: absl_flags.FlagValues) -> None:
   manifest = partition.to_manifest(clients, dataset.name, used_flags)
   counts = clients.label_counts()
   report = heterogeneity.report(counts, flags.seed)
-  try:
-    folder.mkdir(parents=True, exist_ok=True)
+  with output_folder.opened(folder, 'partition', 'output_dir'):
     atomic_io.write_text(folder / 'manifest.json', manifest)
     path = folder / 'heterogeneity.json'
     atomic_io.write_json(path, dataclasses.asdict(report))
     title = f'{used_flags.get("partition", "manifest")} on {dataset.name}'
     picture = folder / 'partition.png'
     plots.partition(counts, dataset.class_names, picture, title)
-  except OSError as error:
-    hint = error.strerror or ''
-    raise errors.InputError('output_dir', folder, hint) from error
   print(report)
   print(f'files            {folder}')
 
 
 def _folder(given: str | None, dataset: str, partition: str) -> pathlib.Path:
-  """Returns the output folder; refuses one that cannot be written to."""
+  """Returns the output folder; refuses one that others own."""
   if given is None:
     name = f'{spec.short_name(dataset)}_{partition.partition(":")[0]}'
     given = os.path.join('partitions', name)
   folder = pathlib.Path(os.path.expanduser(given))
-  existing = next(p for p in (folder, *folder.parents) if os.path.exists(p))
-  if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-    hint = f'{existing} is not a writable folder'
-    raise errors.InputError('output_dir', folder, hint)
+  output_folder.check(folder, 'partition', 'output_dir')
   return folder
 
 

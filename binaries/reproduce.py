@@ -24,7 +24,7 @@ from absl import flags as absl_flags
 from absl import logging
 
 from safl_tf.experiments.paper import experiments, plans
-from safl_tf.util import errors, validation
+from safl_tf.util import errors, output_folder, validation
 
 from . import program, sweep
 from .flags import group
@@ -118,6 +118,7 @@ def main(flags: absl_flags.FlagValues) -> None:
   requested, skipped = jobs(flags), []
   try:
     for job in requested:
+      output_folder.check(job.path, 'reproduction', 'output_dir')
       for _, config in job.runs:
         config.directory().check()
     for job in requested:
@@ -134,7 +135,7 @@ def main(flags: absl_flags.FlagValues) -> None:
     hint = error.hint.replace('--experiment', '--output_dir')
     raise errors.InputError('output_dir', error.value, hint) from error
   if skipped:
-    raise program.ExitError('; '.join(skipped))
+    raise errors.RunError('; '.join(skipped))
 
 
 def _list() -> str:
@@ -159,7 +160,7 @@ def _reproduce(job: Job) -> None:
     if sources[i] is configs[i] and not sweep.is_complete(configs[i])
   ]
   unavailable: dict[str, str] = {}
-  tables = None
+  ready, tables = [], None
   if missing:
     program.start_tensorflow()
     data, problems = _load([configs[i] for i in missing])
@@ -170,12 +171,13 @@ def _reproduce(job: Job) -> None:
         raise error
       unavailable[name] = str(error)
       logging.info('%s is left out: %s', name, error)
+  else:
+    logging.info('all runs are finished')
+  with output_folder.opened(job.path, 'reproduction', 'output_dir'):
     for i in _log_progress(job, ready):
       sweep.run(configs[i], data[configs[i].dataset])
       tables = _write(job, sources, unavailable)
-  else:
-    logging.info('all runs are finished')
-  print(tables or _write(job, sources, unavailable))
+    print(tables or _write(job, sources, unavailable))
   print(f'page  {job.path / "report.html"}\n')
 
 
@@ -198,20 +200,17 @@ def _load(
 
 
 def _log_progress(job: Job, missing: Sequence[int]) -> Iterator[int]:
-  """Yields the missing runs, after a log line on each, under a lock."""
-  from safl_tf.util import output_folder
-
+  """Yields the missing runs, after a log line on each."""
   start, done = time.monotonic(), 0.0
   seconds = {i: job.runs[i][0].seconds() for i in missing}
-  with output_folder.opened(job.path, 'reproduction', 'experiment'):
-    for i, expected in seconds.items():
-      part, config = job.runs[i]
-      pace = (time.monotonic() - start) / done if done else 1.0
-      left = plans.format_duration(pace * (sum(seconds.values()) - done))
-      position = f'part {i + 1} of {len(job.runs)}: {part.name}'
-      logging.info('%s, seed %d; about %s left', position, config.seed, left)
-      yield i
-      done += expected
+  for i, expected in seconds.items():
+    part, config = job.runs[i]
+    pace = (time.monotonic() - start) / done if done else 1.0
+    left = plans.format_duration(pace * (sum(seconds.values()) - done))
+    position = f'part {i + 1} of {len(job.runs)}: {part.name}'
+    logging.info('%s, seed %d; about %s left', position, config.seed, left)
+    yield i
+    done += expected
 
 
 def _write(

@@ -4,8 +4,6 @@ import dataclasses
 import pathlib
 from typing import TYPE_CHECKING, Any
 
-from safl_tf.util import errors
-
 from . import train
 from .flags.run_config import RunConfig
 
@@ -18,12 +16,14 @@ def history(config: RunConfig) -> list[dict[str, Any]] | None:
   from safl_tf.training import checkpoint, metrics_log
 
   saved = checkpoint.Checkpoints(config.path / 'checkpoints')
-  done = max(saved.rounds(), default=0)
   try:
+    done = max(saved.rounds(), default=0)
     rows = metrics_log.read_csv(config.path / 'metrics.csv')
-  except (OSError, errors.InputError):
+  except (OSError, ValueError):  # an InputError is a ValueError
     return None
-  if not rows or rows[-1]['round'] != done:
+  if not rows or rows[0].keys() != set(metrics_log.COLUMNS):
+    return None
+  if [row['round'] for row in rows] != list(range(1, done + 1)):
     return None
   rounds, stop = config.rounds, config.stop_at_accuracy
   stopped = stop is not None and any(
@@ -37,24 +37,28 @@ def history(config: RunConfig) -> list[dict[str, Any]] | None:
 
 def find_finished(config: RunConfig) -> RunConfig | None:
   """Returns a finished run with these flags, here or beside `output_dir`."""
-  from safl_tf.training import metrics_log
-
   if history(config) is not None:
     return config
   beside = pathlib.Path(config.output_dir).parent
   for path in sorted(beside.glob(f'*/*_seed{config.seed}/hparams.json')):
-    try:
-      hparams = metrics_log.read_hparams(path.parent)
-    except (OSError, errors.InputError):
-      continue
-    flags = hparams and hparams['flags']
-    if flags and not config.directory().changed(flags):
+    if _is_equivalent(config, path.parent):
       run = dataclasses.replace(
         config, output_dir=str(path.parents[1]), experiment=path.parent.name
       )
       if history(run) is not None:
         return run
   return None
+
+
+def _is_equivalent(config: RunConfig, path: pathlib.Path) -> bool:
+  """Returns whether a folder is a run with these flags; False if broken."""
+  from safl_tf.training import metrics_log
+
+  try:
+    flags = (metrics_log.read_hparams(path) or {}).get('flags')
+  except (OSError, errors.InputError):
+    return False
+  return flags is not None and not config.directory().changed(flags)
 
 
 def is_complete(config: RunConfig) -> bool:

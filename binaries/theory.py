@@ -16,7 +16,7 @@ from typing import Any
 from absl import flags as absl_flags
 from absl import logging
 
-from safl_tf.util import choices, errors
+from safl_tf.util import choices, output_folder
 
 from . import program
 from .flags import group
@@ -55,11 +55,8 @@ class _Flags(group.Group, topic='theory'):
 def main(flags: absl_flags.FlagValues) -> None:
   """Runs all trials and writes the report."""
   folder = group.required(flags, 'output_dir')
-  try:
-    os.makedirs(folder, exist_ok=True)
-  except OSError as error:
-    hint = f'cannot be created: {error.strerror}'
-    raise errors.InputError('output_dir', folder, hint) from error
+  target = (folder, 'theory report', 'output_dir')
+  output_folder.check(*target)
   options: dict[str, Any] = {}
   for name in ('trials', 'rounds', 'seed', 'executor'):
     given = flags[name].value
@@ -75,10 +72,11 @@ def main(flags: absl_flags.FlagValues) -> None:
     position = f'{next(numbers)} of {len(settings)}'
     logging.info('%s: %s, %s', position, setting.study, setting.name)
 
-  frame = trials.run(settings, **options, on_start=log)
-  options = {'scale': flags.scale, **options}
-  command = ' '.join(f'--{name}={value}' for name, value in options.items())
-  print(report.write(folder, frame, f'`safl-theory {command}`'))
+  used = {'scale': flags.scale, **options}.items()
+  command = ' '.join(f'--{name}={value}' for name, value in used)
+  with output_folder.opened(*target):
+    frame = trials.run(settings, **options, on_start=log)
+    print(report.write(folder, frame, f'`safl-theory {command}`'))
   print(f'report  {os.path.join(folder, "report.md")}')
 
 

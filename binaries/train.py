@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags as absl_flags
 
-from safl_tf.util import validation
+from safl_tf.util import errors, validation
 
 from . import program
 from .flags.run_config import RunConfig
@@ -39,7 +39,7 @@ def main(flags: absl_flags.FlagValues) -> None:
   history, failure = train(config, config.load())
   _print_summary(history, config.path, time.perf_counter() - start)
   if failure:
-    raise program.ExitError(failure)
+    raise errors.RunError(failure)
 
 
 def train(
@@ -58,7 +58,11 @@ def train(
   schedule = validation.call(loop.Schedule, config.to_dict())
   test_data = (dataset.x_test, dataset.y_test)
   directory = config.directory()
-  with directory.opened(), futures.ThreadPoolExecutor(1) as background:
+  with (
+    program.locating(config.path),
+    directory.opened(),
+    futures.ThreadPoolExecutor(1) as background,
+  ):
     result = loop.run(
       process, schedule, config.seed, test_data, directory, dataset.metadata
     )
@@ -86,19 +90,28 @@ def _write_results(config: RunConfig, result: Any, dataset: Any) -> None:
 
 
 def _export(config: RunConfig, result: Any, dataset: Any) -> str | None:
-  """Exports the model unless the export is current; returns the error."""
+  """Exports the model unless the export is current; returns the error.
+
+  All other files of the run are complete, whatever happens here.
+  """
   from safl_tf.training import export
 
   formats, folder = config.export, config.path / 'export'
   metadata = {'round': result.state.t, **dataset.metadata}
-  if export.is_current(folder, formats, metadata):
-    return None
   model = result.process.model
-  signature = (model.input_spec, model.from_logits)
   try:
     with program.only_errors():
-      export.export(result.model, folder, *signature, formats, metadata)
-  except (export.ExportError, OSError) as error:
+      export.export(
+        result.model,
+        folder,
+        model.input_spec,
+        model.from_logits,
+        formats,
+        metadata,
+        'experiment',
+        replace_current=False,
+      )
+  except (errors.RunError, errors.InputError, OSError) as error:
     return (
       f'--export={formats}: {error}; all other files are in {config.path}, '
       f'safl-export --run={config.path} tries again'

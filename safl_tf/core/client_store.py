@@ -204,7 +204,11 @@ class _MappedFile:
   def _grow(self) -> None:
     """Appends a segment to the file."""
     if self._file is None:
-      self._file = tempfile.TemporaryFile(dir=self._directory)  # noqa: SIM115
+      self._file = tempfile.TemporaryFile(  # noqa: SIM115
+        dir=self._directory,
+        prefix='.partial-',  # atomic_io.remove_leftovers finds it where
+        suffix='.tmp',  # the file system has no unnamed files
+      )
       weakref.finalize(self, self._file.close)
     unit = mmap.ALLOCATIONGRANULARITY
     length = -(-self._rows * self._row_bytes // unit) * unit

@@ -6,19 +6,27 @@ and SHA-256 of the data file and a checksum of itself. The manifest is written
 last and deleted first, so that a checkpoint exists if and only if its manifest
 does. Nothing is pickled, and all data are verified when they are read.
 
-A data file contains those clients' models, `client_ids` [c] and `client_models`
-[c, P], that changed since the previous checkpoint. The manifest lists under
-`files`, oldest first, the earlier data files with the other models, and its own
-data file; the last occurrence of a model is valid. A data file is kept while a
-checkpoint needs it. A checkpoint has all models, and needs no earlier file,
+A checkpoint builds on its base: the last but one checkpoint. So the checkpoints
+form two chains in turn, and the newest two have no file in common: damage to
+any one file leaves one of them usable. With `keep=1` there is one chain, and
+the base is the last checkpoint.
 
-- if at least half of the models changed,
-- if its files together would be twice as large as that one file, or
-- if it would need more than `_MAX_FILES` files.
+A data file contains those clients' models, `client_ids` [c] and `client_models`
+[c, P], that changed since the base. The manifest lists under `files`, oldest
+first, the earlier data files with the other models, and its own data file; the
+last occurrence of a model is valid. A data file is kept while a checkpoint
+needs it. A checkpoint has all models, and needs no earlier file,
+
+- if at least half of the models changed since the base,
+- if its files together would be twice as large as that one file,
+- if it would need more than `_MAX_FILES` files, or
+- if this process has neither saved nor restored the base, as in the first
+  checkpoint of a resumed run with `keep` of 2 or more.
 
 So in a run in which all clients participate, each checkpoint is independent. In
-other runs at most twice the changed models (plus 1/200 of all models) are
-written, and a checkpoint's files are at most twice as large as all models.
+other runs a chain gets at most twice the models that changed since its last
+checkpoint (plus 1/200 of all models), and a checkpoint's files are at most
+twice as large as all models. The second chain at most doubles both.
 
 The manifest also has the offset and SHA-256 of each other array, so that the
 global model can be read without the clients' models.
@@ -53,7 +61,7 @@ class Restored(NamedTuple):
 
 
 class _Base(NamedTuple):
-  """The checkpoint last saved or restored, on which the next may build."""
+  """A checkpoint saved or restored, on which a later one may build."""
 
   round_number: int
   files: list[checkpoint_io.File]
@@ -73,7 +81,7 @@ class Checkpoints:
   def __init__(self, folder: str | os.PathLike[str], keep: int = 2):
     self.folder = os.fspath(folder)
     self.keep = validation.integer('keep', keep, 1)
-    self._base: _Base | None = None
+    self._bases: list[_Base] = []  # the last of each chain, oldest first
 
   def rounds(self) -> list[int]:
     """Returns the rounds with a checkpoint, oldest first; verifies none."""
@@ -120,7 +128,8 @@ class Checkpoints:
     path = self._path(round_number, 'json')
     atomic_io.write_json(path, manifest)
 
-    self._base = _Base(round_number, manifest['files'], client_models.versions)
+    saved = _Base(round_number, manifest['files'], client_models.versions)
+    self._bases = [*self._bases[-1:], saved]
     self._delete_old()
     return file['bytes'] + os.path.getsize(path)
 
@@ -173,9 +182,12 @@ class Checkpoints:
     client_models: client_store.ClientStore,
   ) -> _Base | None:
     """Returns the base of the next checkpoint; None if it has all models."""
-    base = self._base
-    if base is None or self.rounds()[-1:] != [base.round_number]:
+    chains = min(self.keep, 2)
+    bases = self._bases[-chains:]
+    newest = self.rounds()[-chains:]
+    if len(bases) < chains or newest != [base.round_number for base in bases]:
       return None  # not the newest on disk
+    base = bases[0]
     if base.versions.keys() - client_models.versions.keys():
       return None  # not an ancestor of this state
     count = len(client_models)
@@ -208,7 +220,7 @@ class Checkpoints:
       for file in files:
         for models in checkpoint_io.read_models(self.folder, file):
           client_models = client_models.updated(models)
-      self._base = _Base(number, files, client_models.versions)
+      self._bases = [_Base(number, files, client_models.versions)]
     return Restored(number, arrays, manifest['meta'], client_models)
 
   def _delete_old(self) -> None:

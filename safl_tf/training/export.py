@@ -8,7 +8,6 @@ import functools
 import json
 import os
 import pathlib
-import pickle
 import shutil
 import subprocess
 import sys
@@ -21,12 +20,9 @@ import numpy as np
 import tensorflow as tf
 
 from safl_tf.core import flat_model, losses
-from safl_tf.training import export_check
-from safl_tf.util import atomic_io, choices, validation
-
-SAVED_MODEL = 'saved_model'
-KERAS_FILE = 'model.keras'
-METADATA = 'export.json'
+from safl_tf.training import export_check, export_files
+from safl_tf.training.export_files import KERAS_FILE, SAVED_MODEL
+from safl_tf.util import choices, errors, output_folder, validation
 
 _FILES = {
   'both': [SAVED_MODEL, KERAS_FILE],
@@ -37,7 +33,7 @@ _FILES = {
 _TIMEOUT_SECONDS = 600
 
 
-class ExportError(RuntimeError):
+class ExportError(errors.RunError):
   """A model cannot be written, or the export predicts something else."""
 
 
@@ -48,6 +44,8 @@ def export(
   from_logits: bool,
   formats: str = 'both',
   metadata: Mapping[str, Any] | None = None,
+  argument: str = 'folder',
+  replace_current: bool = True,
 ) -> list[pathlib.Path]:
   """Writes and verifies an export of a model.
 
@@ -57,54 +55,60 @@ def export(
 
   Args:
     model: a plain Keras model.
-    folder: the directory; only a verified export replaces an earlier one.
+    folder: the directory: new, empty or of earlier exports. Only a verified
+      export replaces an earlier one, and no other files are replaced.
     input_spec: `flat_model.FlatModel.input_spec`.
     from_logits: whether the model's outputs are logits.
     formats: 'both', 'savedmodel', 'keras' or 'none'.
     metadata: JSON values for `export.json`, such as the names of the classes.
+    argument: the argument or flag that gave the folder, for errors.
+    replace_current: whether to replace an export with the same metadata too.
 
   Returns:
-    The paths written, without `export.json`.
+    The paths of the export, without `export.json`.
 
   Raises:
     ExportError: the model could not be written, or a new process could not load
       it or predicted something else.
+    errors.RunError: files that are not of an earlier export are in the way.
   """
   names = _FILES[validation.choice('export', formats, choices.EXPORTS)]
   if not names:
     return []
   folder = pathlib.Path(folder)
-  folder.mkdir(parents=True, exist_ok=True)
-  with tempfile.TemporaryDirectory(dir=folder, prefix='.new-') as scratch:
-    new = pathlib.Path(scratch)
-    try:
-      if SAVED_MODEL in names:
-        _write_saved_model(model, new / SAVED_MODEL, input_spec, from_logits)
-      if KERAS_FILE in names:
-        model.save(new / KERAS_FILE)
-    except Exception as error:  # user layers may raise anything
-      raise ExportError(f'the model could not be written: {error}') from error
-    _check(model, new, names, input_spec, from_logits)
-    (folder / METADATA).unlink(missing_ok=True)  # until the export is complete
-    for name in names:
-      _replace(new / name, folder / name)
-  atomic_io.write_json(folder / METADATA, {**(metadata or {}), 'files': names})
+  metadata = {} if metadata is None else metadata
+  with output_folder.opened(folder, 'export', argument):
+    export_files.recover(folder)
+    current = export_files.is_current(folder, names, metadata)
+    if replace_current or not current:
+      export_files.check_own(folder, names)
+      new = pathlib.Path(tempfile.mkdtemp(dir=folder, prefix=export_files.NEW))
+      try:
+        _write(model, new, names, input_spec, from_logits)
+        _check(model, new, names, input_spec, from_logits)
+        export_files.write(new, folder, names, metadata)
+      except BaseException:
+        shutil.rmtree(new, ignore_errors=True)
+        raise
+      export_files.install(new, folder)
   return [folder / name for name in names]
 
 
-def is_current(
-  folder: str | pathlib.Path, formats: str, metadata: Mapping[str, Any]
-) -> bool:
-  """Returns whether the directory has an export with the same metadata."""
-  folder = pathlib.Path(folder)
+def _write(
+  model: keras.Model,
+  folder: pathlib.Path,
+  names: list[str],
+  input_spec: Any,
+  from_logits: bool,
+) -> None:
+  """Writes the files of an export."""
   try:
-    written = json.loads((folder / METADATA).read_text())
-  except (OSError, ValueError):
-    return False
-  files = written.pop('files', [])
-  return written == metadata and all(
-    name in files and (folder / name).exists() for name in _FILES[formats]
-  )
+    if SAVED_MODEL in names:
+      _write_saved_model(model, folder / SAVED_MODEL, input_spec, from_logits)
+    if KERAS_FILE in names:
+      model.save(folder / KERAS_FILE)
+  except Exception as error:  # user layers may raise anything
+    raise ExportError(f'the model could not be written: {error}') from error
 
 
 def _write_saved_model(
@@ -133,17 +137,26 @@ def _check(
   from_logits: bool,
 ) -> None:
   """Loads an export in another process and compares predictions."""
+  arrays: dict[str, Any] = {}
+
+  def store(spec: dict[str, Any], batch: int) -> str:
+    key = f'inputs_{len(arrays)}'
+    arrays[key] = _random_inputs(spec, batch)
+    return key
+
   batches = []
   for size in (1, 7):
-    inputs = flat_model.map_spec(
-      functools.partial(_random_inputs, batch=size), input_spec
-    )
+    keys = flat_model.map_spec(functools.partial(store, batch=size), input_spec)
+    inputs = keras.tree.map_structure(arrays.__getitem__, keys)
     outputs = tf.cast(model(inputs, training=False), tf.float32)
     probabilities = losses.probabilities(outputs, from_logits)
-    batches.append((inputs, outputs.numpy(), probabilities.numpy()))
+    arrays[f'outputs_{size}'] = outputs.numpy()
+    arrays[f'probabilities_{size}'] = probabilities.numpy()
+    batches.append((keys, f'outputs_{size}', f'probabilities_{size}'))
   half = '16' in str(model.dtype_policy.compute_dtype)
   request = (names, batches, 1e-2 if half else 1e-5)
-  (folder / export_check.REQUEST).write_bytes(pickle.dumps(request))
+  (folder / export_check.REQUEST).write_text(json.dumps(request))
+  np.savez(folder / export_check.ARRAYS, **arrays)
   try:
     done = subprocess.run(
       [sys.executable, '-P', export_check.__file__, str(folder)],
@@ -169,13 +182,3 @@ def _random_inputs(spec: dict[str, Any], batch: int) -> np.ndarray:
   if dtype.kind in 'iu':
     return rng.integers(0, 256 if dtype == np.uint8 else 2, shape, dtype)
   return rng.standard_normal(shape).astype(dtype)
-
-
-def _replace(source: pathlib.Path, target: pathlib.Path) -> None:
-  """Moves a file or directory, replacing the target if it exists."""
-  old = target.with_name(f'.old-{target.name}')
-  if target.is_dir():
-    shutil.rmtree(old, ignore_errors=True)
-    os.replace(target, old)
-  os.replace(source, target)
-  shutil.rmtree(old, ignore_errors=True)

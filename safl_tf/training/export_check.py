@@ -3,12 +3,14 @@
 Run as a script by `safl_tf.training.export`; must not import the package.
 """
 
+import json
 import pathlib
-import pickle
 import sys
 
-# (names, [(inputs, outputs, probabilities), ...], tolerance)
-REQUEST = 'check.pickle'
+# [names, [[inputs, outputs, probabilities], ...], tolerance], with the keys of
+# arrays in place of arrays
+REQUEST = 'check.json'
+ARRAYS = 'check.npz'
 
 
 def main(folder: pathlib.Path) -> None:
@@ -17,7 +19,9 @@ def main(folder: pathlib.Path) -> None:
   import numpy as np
   import tensorflow as tf
 
-  names, batches, tolerance = pickle.loads((folder / REQUEST).read_bytes())
+  names, keys, tolerance = json.loads((folder / REQUEST).read_text())
+  with np.load(folder / ARRAYS, allow_pickle=False) as arrays:
+    batches = keras.tree.map_structure(arrays.__getitem__, keys)
   for name in names:
     is_keras = name.endswith('.keras')
     if is_keras:
@@ -30,9 +34,9 @@ def main(folder: pathlib.Path) -> None:
         predicted = np.asarray(model(inputs, training=False), np.float32)
         difference = predicted - outputs
       else:
-        keys = sorted(model.structured_input_signature[1])
+        arguments = sorted(model.structured_input_signature[1])
         tensors = map(tf.constant, keras.tree.flatten(inputs))
-        results = model(**dict(zip(keys, tensors, strict=True)))
+        results = model(**dict(zip(arguments, tensors, strict=True)))
         difference = next(iter(results.values())).numpy() - probabilities
       largest = np.max(np.abs(difference))
       if not largest <= tolerance:

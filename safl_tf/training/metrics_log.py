@@ -91,9 +91,10 @@ class MetricsLog:
     if self._csv is None:
       raise RuntimeError('call start() before append()')
     line = _line(row).encode()
-    while line:  # a full disk may take a part of it
-      line = line[self._csv.write(line) :]
-    os.fsync(self._csv.fileno())
+    with atomic_io.naming(self.path):
+      while line:  # a full disk may take a part of it
+        line = line[self._csv.write(line) :]
+      os.fsync(self._csv.fileno())
     self._write_event(row)
     self._events.flush()
 

@@ -9,14 +9,14 @@ import contextlib
 import errno
 import json
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-import numpy as np
-
 PREFIX = '.partial-'
 SUFFIX = '.tmp'
+_LEFTOVER = re.compile(rf'{re.escape(PREFIX)}.*\w{{8}}{re.escape(SUFFIX)}')
 
 
 @contextlib.contextmanager
@@ -30,16 +30,27 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     folder, f'{PREFIX}{name}-{secrets.token_hex(4)}{SUFFIX}'
   )
   try:
-    with open(temporary, 'xb') as file:
+    with naming(path), open(temporary, 'xb') as file:
       yield file
       file.flush()
       os.fsync(file.fileno())
     os.replace(temporary, path)
   except BaseException:
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(OSError):  # the first error tells more
       os.unlink(temporary)
     raise
   sync_folder(folder)
+
+
+@contextlib.contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+  """Adds the path to an OSError of a file operation that does not name it."""
+  try:
+    yield
+  except OSError as error:
+    if error.errno is not None and error.filename is None:
+      error.filename = os.fspath(path)
+    raise
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
@@ -74,8 +85,9 @@ def remove_leftovers(folder: str | os.PathLike[str]) -> int:
   removed = 0
   with contextlib.suppress(FileNotFoundError):
     for name in os.listdir(folder):
-      if name.startswith(PREFIX) and name.endswith(SUFFIX):
-        os.unlink(os.path.join(folder, name))
+      path = os.path.join(folder, name)
+      if _LEFTOVER.fullmatch(name) and not os.path.isdir(path):
+        os.unlink(path)
         removed += 1
   return removed
 
@@ -87,6 +99,7 @@ def sync_folder(folder: str | os.PathLike[str]) -> None:
     os.fsync(descriptor)
   except OSError as error:
     if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+      error.filename = os.fspath(folder)
       raise
   finally:
     os.close(descriptor)
@@ -94,6 +107,8 @@ def sync_folder(folder: str | os.PathLike[str]) -> None:
 
 def _number(value: Any) -> Any:
   """Converts a NumPy scalar to a Python number, for JSON."""
+  import numpy as np
+
   if isinstance(value, np.generic):
     return value.item()
   raise TypeError(f'{value!r} cannot be written as JSON')

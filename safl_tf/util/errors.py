@@ -36,7 +36,7 @@ def one_line(text: str) -> str:
 
 def reason(error: Exception) -> str:
   """Returns the line of a library's error message that states the cause."""
-  noise = r'\x1b\[\d*m|\{\{.*?\}\}|\[Op:\w+\]'  # colours and names of ops
+  noise = r'\x1b\[\d*m|\{\{.*?\}\}|\[Op:\w+\]( name: )?'  # colours, op names
   plain = re.sub(noise, '', str(error))
   lines = [line.strip() for line in plain.splitlines() if line.strip()]
   causes = [line for line in lines if not line.startswith('Exception enc')]

@@ -3,7 +3,8 @@
 Programs write only into a folder that is new, empty, or marked by a file
 `.safl_tf` with the kind of its contents, such as `run`. The mark is the first
 file in a folder and stays; it is also the lock of the folder, which the kernel
-releases when the process ends.
+releases when the process ends. A folder inside a marked one must belong there,
+as the runs of a comparison do.
 """
 
 import contextlib
@@ -12,9 +13,11 @@ import os
 import pathlib
 from collections.abc import Iterator
 
-from safl_tf.util import errors
+from safl_tf.util import atomic_io, errors
 
 MARK = '.safl_tf'
+# Kind of a folder -> the kinds of folders that it may be directly inside of.
+_PARENTS = {'run': ('comparison', 'reproduction'), 'export': ('run',)}
 
 Path = str | os.PathLike[str]
 
@@ -33,15 +36,18 @@ def check(path: Path, kind: str, argument: str, is_own: bool = False) -> None:
   if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
     hint = f'{existing} is not a folder that can be written to'
     raise errors.InputError(argument, path, hint)
-  if existing != folder:
-    return
-  names = sorted(os.listdir(folder))
+  try:
+    names = sorted(os.listdir(folder))
+  except FileNotFoundError:
+    names = []
+  except OSError as error:  # a name that is too long, a folder without x, ...
+    hint = f'must be the name of a folder ({error.strerror})'
+    raise errors.InputError(argument, path, hint) from error
   if MARK in names:
-    found = (folder / MARK).read_text(encoding='utf-8').strip()
+    found = _kind(folder)
     if found not in ('', kind):
-      raise errors.InputError(
-        argument, path, f'is the folder of a {found}; choose another folder'
-      )
+      hint = f'is the folder of a {found}; choose another folder'
+      raise errors.InputError(argument, path, hint)
   elif names and not is_own:
     raise errors.InputError(
       argument,
@@ -49,6 +55,17 @@ def check(path: Path, kind: str, argument: str, is_own: bool = False) -> None:
       f'has files that safl_tf did not write, such as {names[0]}; choose a new '
       'or an empty folder',
     )
+  parents = folder.resolve().parents
+  parent = next((p for p in parents if (p / MARK).is_file()), None)
+  if parent and _kind(parent) not in ('', *_PARENTS.get(kind, ())):
+    hint = f'is inside {parent}, the folder of a {_kind(parent)}'
+    raise errors.InputError(argument, path, f'{hint}; choose another folder')
+
+
+def _kind(folder: pathlib.Path) -> str:
+  """Returns the kind in a folder's mark."""
+  with open(folder / MARK, encoding='utf-8', errors='replace') as mark:
+    return mark.read(40).strip()
 
 
 @contextlib.contextmanager
@@ -57,12 +74,15 @@ def opened(
 ) -> Iterator[None]:
   """Creates, marks and locks a folder; see `check`.
 
+  Deletes the temporary files that killed writers left in it.
+
   Raises:
     errors.InputError: the folder belongs to others or is being written to.
   """
   check(path, kind, argument, is_own)  # before anything is created
   os.makedirs(path, exist_ok=True)
-  lock = os.open(os.path.join(path, MARK), os.O_RDWR | os.O_CREAT, 0o644)
+  mark = os.path.join(path, MARK)
+  lock = os.open(mark, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
   try:
     try:
       fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -75,8 +95,14 @@ def opened(
       ) from error
     check(path, kind, argument, is_own)
     if not os.fstat(lock).st_size:
-      os.write(lock, f'{kind}\n'.encode())
-      os.fsync(lock)
+      with atomic_io.naming(mark):
+        os.write(lock, f'{kind}\n'.encode())
+        os.fsync(lock)
+    for folder, subfolders, names in os.walk(path):
+      if folder != os.fspath(path) and MARK in names:
+        subfolders.clear()  # has a lock of its own
+      else:
+        atomic_io.remove_leftovers(folder)
     try:
       yield
     finally:

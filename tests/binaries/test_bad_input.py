@@ -110,7 +110,9 @@ LIGHT = [
   ('evaluate', '', '--model=: '),
   ('evaluate', '--model=no.keras', '--model=no.keras: there is no such file'),
   ('evaluate', '--model=notes.txt', '--model=notes.txt: must be a .keras file'),
-  ('evaluate', '--model=run --dataset=x', '--dataset=x: '),
+  ('evaluate', '--model=run', '--model=run: is neither a run (no model.json)'),
+  ('evaluate', '--model=own.keras --dataset=x', '--dataset=x: '),
+  ('evaluate', '--model=own.keras --trust', '--trust=True: is only for a Sav'),
 ]
 
 

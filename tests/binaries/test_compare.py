@@ -314,7 +314,7 @@ def test_folder_of_a_run(copied, call, no_tensorflow):
   assert outcome.code == 2
   assert outcome.err == (
     f'safl-compare: --experiment={folder / "safl_seed0"}: is the folder of a '
-    'run; choose another name\n'
+    'run; choose another folder\n'
   )
 
 

@@ -28,6 +28,7 @@ def images():
 
 def test_files(exported):
   assert {path.name for path in (exported / 'export').iterdir()} == {
+    '.safl_tf',
     'export.json',
     'model.keras',
     'saved_model',

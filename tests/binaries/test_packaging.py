@@ -50,15 +50,19 @@ def test_programs(installed, tmp_path):
   config = configparser.ConfigParser()
   config.read(programs.ROOT / 'setup.cfg')
   lines = config['options.entry_points']['console_scripts'].strip().split('\n')
-  scripts = [re.fullmatch('safl-(.*) = (.*):cli', line) for line in lines]
-  modules = [script[2] for script in scripts]
-  assert modules == [f'safl_tf.binaries.{script[1]}' for script in scripts]
+  entry_points = 'safl_tf.binaries.entry_points'
+  names = [
+    re.fullmatch(rf'safl-(.*) = {entry_points}:\1', line)[1] for line in lines
+  ]
   code = (
     'import importlib, sys\n'
-    f'programs = [importlib.import_module(name) for name in {modules}]\n'
+    f'from {entry_points} import {", ".join(names)}\n'
+    'assert not any(m.startswith("absl") for m in sys.modules)\n'
+    f'for name in {names}:\n'
+    '  program = importlib.import_module(f"safl_tf.binaries.{name}")\n'
+    '  assert callable(program.cli)\n'
     'assert "binaries" not in sys.modules\n'
-    'assert all(callable(program.cli) for program in programs)\n'
-    'sys.modules["safl_tf.binaries.train"].cli()'
+    'train()'
   )
   options = {'cwd': tmp_path, 'path': installed}
   process = programs.start('-P', '-c', code, '--preset=list', **options)

@@ -73,6 +73,7 @@ def test_files(call, tmp_path):
   assert outcome.code == 0, outcome.err
   folder = tmp_path / 'a' / 'b'
   assert {path.name for path in folder.iterdir()} == {
+    '.safl_tf',
     'heterogeneity.json',
     'manifest.json',
     'partition.png',
@@ -196,7 +197,7 @@ ONLY_HERE = [
   ('--partition=biased --biased_label=10', '--biased_label=10: '),
   (
     '--output_dir=notes.txt/a',
-    '--output_dir=notes.txt/a: notes.txt is not a w',
+    '--output_dir=notes.txt/a: notes.txt is not a f',
   ),
   ('--rounds=3', '--rounds=3: '),
 ]

@@ -61,7 +61,7 @@ def copied(done, tmp_path):
 def test_files(done):
   runs = {f'{name}_seed0' for name in PARTS}
   files = {'report.md', 'report.html', 'values.csv', 'claims.csv'}
-  files |= {'figures', '.lock'}
+  files |= {'figures', '.safl_tf'}
   assert {path.name for path in done.iterdir()} == runs | files
   for name in runs:
     rows = metrics_log.read_csv(done / name / 'metrics.csv')
@@ -343,7 +343,7 @@ BAD = [
   ('--experiment=uploads --speech_dir=no', '--speech_dir=no: '),
   (
     '--experiment=uploads --output_dir=a_file',
-    '--output_dir=a_file/uploads_cpu/fedavg_seed0: ',
+    '--output_dir=a_file/uploads_cpu: a_file is not a folder',
   ),
   ('--experiment=uploads --parts=safl,nu0.3', '--parts=nu0.3: '),
   (

@@ -205,7 +205,7 @@ def test_folder_in_use(run, again):
 
 
 def test_export_is_under_the_lock(run, again, monkeypatch):
-  def export_while_locked(*args):
+  def export_while_locked(*args, **options):
     with (
       pytest.raises(errors.InputError, match='another process'),
       output_folder.opened(run, 'run', 'experiment'),

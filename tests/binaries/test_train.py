@@ -1,4 +1,5 @@
 import json
+import os
 import pathlib
 import shutil
 
@@ -7,7 +8,7 @@ import pytest
 
 from binaries.flags import run_config
 from safl_tf.reporting import plots
-from safl_tf.training import export, metrics_log
+from safl_tf.training import export, export_files, metrics_log
 from tests.binaries import programs
 
 
@@ -262,13 +263,16 @@ def test_export_of_a_run(train, monkeypatch):
   monkeypatch.setattr(export, '_check', lambda *args: checked.append(args))
   outcome, run = train('--export=both')
   assert outcome.code == 0
-  names = {'export.json', 'model.keras', 'saved_model'}
-  assert {path.name for path in (run / 'export').iterdir()} == names
+  names = ['.safl_tf', 'export.json', 'model.keras', 'saved_model']
+  assert sorted(os.listdir(run / 'export')) == names
   about = json.loads((run / 'export' / 'export.json').read_text())
   assert about == {
     'round': 2,
     'class_names': list('0123456789'),
-    'files': ['saved_model', 'model.keras'],
+    'files': {
+      name: export_files.digest(run / 'export' / name) for name in names[2:]
+    },
+    'earlier_files': {},
   }
   assert train('--export=keras')[0].code == 0
   assert len(checked) == 1  # that was there already
@@ -295,7 +299,7 @@ def test_export_that_fails(train, monkeypatch, error):
   assert [row['round'] for row in rows(run)] == [1, 2]
   assert len(programs.newest(run)['client_ids']) == 4
   assert (run / 'plotted').exists()
-  assert list((run / 'export').iterdir()) == []
+  assert os.listdir(run / 'export') == ['.safl_tf']
 
 
 def test_ctrl_c(train, monkeypatch):

@@ -5,6 +5,7 @@ import gc
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -14,6 +15,7 @@ import psutil
 import pytest
 
 from safl_tf.core import client_store
+from safl_tf.util import atomic_io
 
 
 def nothing(k):
@@ -51,6 +53,21 @@ def test_the_file_comes_with_the_first_model(tmp_path):
   folder.mkdir()
   np.testing.assert_array_equal(clients.updated(rows([1]))[1], [1, 1, 1])
   assert os.listdir(folder) == []  # it has no name
+
+
+def test_a_killed_process_leaves_a_file_that_is_removed(tmp_path, monkeypatch):
+  """Where the file system has no unnamed files."""
+
+  def killed(*args, **options):
+    raise KeyboardInterrupt
+
+  with monkeypatch.context() as patch:
+    patch.setattr(tempfile, '_O_TMPFILE_WORKS', False)
+    patch.setattr(os, 'unlink', killed)
+    with pytest.raises(KeyboardInterrupt):
+      create(tmp_path).updated(rows([1]))
+  assert len(os.listdir(tmp_path)) == 1
+  assert atomic_io.remove_leftovers(tmp_path) == 1
 
 
 def test_without_a_folder():

@@ -71,7 +71,7 @@ def test_state_round_trips_exactly(tmp_path, kind):
       state = after_round(state, ids)
       history.append({'round': state.t})
       folder.save(state, history)
-  assert shared.chain(tmp_path / 'checkpoints', 4) == [1, 2, 3, 4]
+  assert shared.chain(tmp_path / 'checkpoints', 4) == [2, 4]
   for other in 'ram', 'mmap':  # independent of the store it was saved from
     again = run_directory.RunDirectory(tmp_path)
     with again.opened():
@@ -80,7 +80,7 @@ def test_state_round_trips_exactly(tmp_path, kind):
       assert rows == history
   with again.opened():
     again.save(after_round(restored, [3]), [*history, {'round': 5}])
-  assert shared.chain(tmp_path / 'checkpoints', 5) == [1, 2, 3, 4, 5]
+  assert shared.chain(tmp_path / 'checkpoints', 5) == [5]
   names = {path.name for path in tmp_path.iterdir()}
   assert names <= {
     '.safl_tf',

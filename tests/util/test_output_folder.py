@@ -93,3 +93,20 @@ def test_lock_of_a_folder_that_cannot_be_created(tmp_path):
     opened(tmp_path / 'file' / 'run'),
   ):
     pass
+
+
+def test_leftovers_of_killed_writers_are_removed(tmp_path):
+  """In the folder and its subfolders, but not in marked ones."""
+  with opened(tmp_path, 'comparison'), opened(tmp_path / 'run'):
+    pass
+  leftover = '.partial-a.png-0123abcd.tmp'
+  kept = ['.partial-notes.tmp', 'a.tmp', 'run/.safl_tf', f'run/{leftover}']
+  for name in (leftover, f'plots/{leftover}', f'run/plots/{leftover}', *kept):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text('')
+  (tmp_path / '.partial-b-0123abcd.tmp').mkdir()
+  with opened(tmp_path, 'comparison'):
+    pass
+  files = {str(p.relative_to(tmp_path)) for p in tmp_path.rglob('*')}
+  assert {*kept, f'run/plots/{leftover}', '.partial-b-0123abcd.tmp'} < files
+  assert not {leftover, f'plots/{leftover}'} & files
