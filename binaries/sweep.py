@@ -4,6 +4,8 @@ import dataclasses
 import pathlib
 from typing import TYPE_CHECKING, Any
 
+from safl_tf.util import errors
+
 from . import train
 from .flags.run_config import RunConfig
 

@@ -97,7 +97,13 @@ def read_arrays(
 
 def read_models(folder: str, file: File) -> Iterator[dict[int, np.ndarray]]:
   """Yields the models of a verified file in pieces, by client."""
-  with zipfile.ZipFile(os.path.join(folder, file['name'])) as archive:
+  path = os.path.join(folder, file['name'])
+  try:
+    opened = zipfile.ZipFile(path)
+  except zipfile.BadZipFile as error:  # may hide an error of the system
+    with atomic_io.naming(path):
+      raise error.__context__ or error from None
+  with opened as archive:
     with archive.open(_IDS) as member:
       ids = np.lib.format.read_array(member, allow_pickle=False).tolist()
     with archive.open(_MODELS) as member:

@@ -100,10 +100,9 @@ class MetricsLog:
 
   def close(self) -> None:
     """Closes the files, if they are open."""
-    if self._csv is not None:
-      self._csv.close()
-      self._events.close()
-      self._csv = self._events = None
+    for file in filter(None, (self._csv, self._events)):
+      file.close()
+    self._csv = self._events = None
 
   def _write_event(self, row: Row) -> None:
     """Writes one event with all scalars, without the tensorboard package."""
@@ -274,11 +273,11 @@ def read_json(
     fields: name -> type of those that the object must have.
     argument: the argument that gave the folder, for errors.
   """
-  path = pathlib.Path(folder, name)
-  if not path.exists():
-    return None
   try:
-    content = json.loads(path.read_text(encoding='utf-8'))
+    text = pathlib.Path(folder, name).read_text(encoding='utf-8')
+    content = json.loads(text)
+  except (FileNotFoundError, NotADirectoryError):
+    return None
   except (ValueError, RecursionError) as error:
     hint = f'{name} cannot be parsed ({errors.reason(error)})'
     raise errors.InputError(argument, folder, hint) from error

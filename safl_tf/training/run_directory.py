@@ -5,6 +5,7 @@ directory without it.
 """
 
 import functools
+import os
 import pathlib
 import time
 from collections.abc import Iterator, Mapping
@@ -78,9 +79,9 @@ class RunDirectory:
 
   def check(self) -> None:
     """Refuses a directory of others, or of a run with other flags."""
-    hparams = metrics_log.read_hparams(self.path, self._argument)
-    is_own = hparams is not None
+    is_own = os.path.exists(self.path / 'hparams.json')
     output_folder.check(self.path, 'run', self._argument, is_own)
+    hparams = metrics_log.read_hparams(self.path, self._argument)
     if hparams is None:
       if self._done:
         raise self._error('has checkpoints but no hparams.json')
@@ -101,7 +102,7 @@ class RunDirectory:
       yield
       return
     self.check()  # before anything is created
-    is_own = (self.path / 'hparams.json').exists()
+    is_own = os.path.exists(self.path / 'hparams.json')
     with output_folder.opened(self.path, 'run', self._argument, is_own):
       self.check()
       self._is_open = True

@@ -8,6 +8,7 @@ as the runs of a comparison do.
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import pathlib
@@ -40,7 +41,9 @@ def check(path: Path, kind: str, argument: str, is_own: bool = False) -> None:
     names = sorted(os.listdir(folder))
   except FileNotFoundError:
     names = []
-  except OSError as error:  # a name that is too long, a folder without x, ...
+  except OSError as error:
+    if error.errno != errno.ENAMETOOLONG:
+      raise
     hint = f'must be the name of a folder ({error.strerror})'
     raise errors.InputError(argument, path, hint) from error
   if MARK in names:

@@ -10,6 +10,7 @@ from tests.binaries import programs
 # Program -> its arguments to write to the folder PLACE/NAME, the name of the
 # folder if it cannot be chosen, and the flag that errors name.
 PROGRAMS = {
+  'train': ('--output_dir={place} --experiment={name}', 'mine', 'experiment'),
   'theory': ('--output_dir={place}/{name}', 'mine', 'output_dir'),
   'partition': ('--output_dir={place}/{name}', 'mine', 'output_dir'),
   'compare': ('--output_dir={place} --experiment={name}', 'mine', 'experiment'),

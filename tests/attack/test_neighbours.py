@@ -46,7 +46,7 @@ def run(tmp_path):
   (path / 'checkpoints').mkdir(parents=True)
   (path / 'checkpoints' / 'round_000001.json').write_text('{}')
   (path / 'metrics.csv').write_text(f'{HEADER}\n1{ZEROS}\n')
-  metrics_log.write_hparams(path, config.to_dict())
+  metrics_log.write_hparams(path, {}, config.to_dict(), 5)
   return config, path
 
 
