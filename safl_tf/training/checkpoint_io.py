@@ -5,6 +5,7 @@ ids of some clients, `client_ids` [c], and their models, `client_models` [c, P].
 The models are never all in memory at once.
 """
 
+import errno
 import hashlib
 import io
 import os
@@ -100,9 +101,12 @@ def read_models(folder: str, file: File) -> Iterator[dict[int, np.ndarray]]:
   path = os.path.join(folder, file['name'])
   try:
     opened = zipfile.ZipFile(path)
-  except zipfile.BadZipFile as error:  # may hide an error of the system
+  except zipfile.BadZipFile as error:  # of a verified file: the disk failed
+    cause = error.__context__
+    if not isinstance(cause, OSError):
+      cause = OSError(errno.EIO, os.strerror(errno.EIO))
     with atomic_io.naming(path):
-      raise error.__context__ or error from None
+      raise cause from None
   with opened as archive:
     with archive.open(_IDS) as member:
       ids = np.lib.format.read_array(member, allow_pickle=False).tolist()

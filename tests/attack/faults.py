@@ -23,7 +23,7 @@ _OS = (
   'unlink',
   'write',
 )
-_FILE = ('flush', 'read', 'readinto', 'seek', 'write')
+_FILE = ('flush', 'read', 'readinto', 'write')
 
 
 class Disk:
