@@ -1,10 +1,11 @@
 """The frame of a program: flags, errors in one line, a quiet start."""
 
 import contextlib
+import itertools
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
 from absl import flags as absl_flags
@@ -15,10 +16,10 @@ from safl_tf.util import errors
 from .flags import group, presets
 
 _HELP = frozenset({'--help', '-help', '-h', '--helpshort', '--helpfull'})
-# Replacements for Python's messages about numbers.
+# Replacements for absl's messages.
 _MESSAGES = {
-  r'invalid literal for int\(\).*': 'must be a whole number',
-  r'could not convert string to float.*': 'must be a number',
+  r"\('Non-boolean argument.*": 'must be true or false',
+  r'already defined as (.*)': r'is given already, as \1; give it once',
 }
 
 
@@ -121,7 +122,7 @@ def _parse(name: str, flags: absl_flags.FlagValues) -> None:
   """Parses the command line, or exits with code 2."""
   absl_flags.FLAGS.mark_as_parsed()  # absl's logging requires it
   try:
-    rest = flags(sys.argv)[1:]
+    rest = _parse_in_turn(flags, sys.argv)
   except absl_flags.UnrecognizedFlagError as error:
     near = str(error).partition('Did you mean: ')[2].removesuffix(' ?')
     hint = f'did you mean --{near.replace(", ", " or --")}? ' if near else ''
@@ -139,8 +140,38 @@ def _parse(name: str, flags: absl_flags.FlagValues) -> None:
     for pattern, replacement in _MESSAGES.items():
       message = re.sub(pattern, replacement, message)
     _exit(name, message, 2)
+  except ValueError as error:  # --noflag=value
+    _exit(name, str(error), 2)
   if rest:
     _exit(name, f'{rest[0]}: not a flag; flags are written --name=value', 2)
+
+
+def _parse_in_turn(
+  flags: absl_flags.FlagValues, argv: Sequence[str]
+) -> list[str]:
+  """Parses flagfiles, then the command line, which overrides them.
+
+  Within each of the two, a flag can be given only once. Returns what is not a
+  flag.
+  """
+  files: list[str] = []
+  others: list[str] = []
+  arguments = iter(argv[1:])
+  for argument in arguments:
+    if argument in ('--flagfile', '-flagfile'):
+      files += [argument, *itertools.islice(arguments, 1)]
+    elif argument.startswith(('--flagfile=', '-flagfile=')):
+      files.append(argument)
+    else:
+      others.append(argument)
+  rest = flags([argv[0], *files])[1:]
+  in_files = [name for name in flags if flags[name].present]
+  for name in in_files:
+    flags[name].present = 0
+  rest += flags([argv[0], *others])[1:]
+  for name in in_files:
+    flags[name].present = 1
+  return rest
 
 
 def _exit(name: str, message: str, code: int) -> NoReturn:
