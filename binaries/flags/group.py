@@ -191,7 +191,7 @@ def choice(
   """One of several names."""
   description += f' One of {", ".join(names)}.'
   check = lambda name, value: validation.choice(name, value, names)
-  return _field(default, description, _Text(), check, when)
+  return _field(default, description, _Text(), check, when, names)
 
 
 def folder(description: str, when: When | None = None) -> Any:
@@ -258,8 +258,13 @@ def _field(
   parser: absl_flags.ArgumentParser | None,
   check: Callable[[str, Any], Any] | None = None,
   when: When | None = None,
+  names: Sequence[str] = (),
 ) -> Any:
-  """Returns a field whose metadata hold a function that adds its flag."""
+  """Returns a field that is a flag.
+
+  Its metadata are a function `add` that adds the flag to a program, its
+  condition `when` and the `names` to choose from, if any.
+  """
   if when is not None:
     description += f' Only with {when}.'
 
@@ -286,4 +291,5 @@ def _field(
         raise absl_flags.ValidationError(error.hint) from error
       return True
 
-  return dataclasses.field(default=default, metadata={'add': add, 'when': when})
+  metadata = {'add': add, 'when': when, 'names': names}
+  return dataclasses.field(default=default, metadata=metadata)

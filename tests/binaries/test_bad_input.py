@@ -60,8 +60,8 @@ LIGHT = [
   (
     'train',
     '--model=own.keras --activation=relu',
-    '--activation=relu: has no effect with --model=own.keras; it is for --model '
-    'other than FILE.keras',
+    '--activation=relu: has no effect with --model=own.keras; it is for '
+    '--model other than FILE.keras',
   ),
   (
     'train',
