@@ -11,6 +11,7 @@ without having an effect.
 """
 
 import dataclasses
+import math
 import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -121,7 +122,9 @@ class _Number(absl_flags.ArgumentParser):
       return to_integer(argument)
     if not re.fullmatch(_REAL, argument, _PLAIN):
       raise ValueError('must be a number')
-    return float(argument)
+    if math.isinf(number := float(argument)):
+      raise ValueError('is too large')
+    return number
 
   def flag_type(self) -> str:
     """See the base class."""
