@@ -119,6 +119,10 @@ def _job(flags: absl_flags.FlagValues, experiment: plans.Experiment) -> Job:
 def main(flags: absl_flags.FlagValues) -> None:
   """Trains the missing runs and writes a report per experiment."""
   if flags.list:
+    for name in flags:
+      if flags[name].present and name not in ('list', 'verbosity'):
+        hint = 'has no effect with --list'
+        raise errors.InputError(name, flags[name].value, hint)
     print(_list())
     return
   requested, skipped = jobs(flags), []

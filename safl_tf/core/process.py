@@ -250,13 +250,10 @@ def _config(
   if algorithm.alone:
     unused['proximal_mu'] = 'clients never receive the global model'
   if algorithm.one_step:
-    for name in (
-      'local_epochs',
-      'loss_reduction',
-      'proximal_mu',
-      'optimizer_clock',
-    ):
-      unused[name] = 'clients take one step, on the mean loss of all their data'
+    for name in ('proximal_mu', 'optimizer_clock'):
+      unused[name] = 'clients take one step from the global model'
+    if config.local_epochs != 1:
+      unused['local_epochs'] = 'clients take one step; must be 1 or omitted'
   defaults = client_config.LocalConfig()
   for name, reason in unused.items():
     value = getattr(config, name)

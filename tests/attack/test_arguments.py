@@ -112,10 +112,6 @@ REFUSED = {
     local('fedsgd', local_epochs=5),
     'local_epochs=5: has no ',
   ),
-  'reduction, fedsgd': (
-    local('fedsgd', loss_reduction='mean'),
-    'loss_reduction=mean: has no effect ',
-  ),
   'optimizer clock, fedsgd': (
     local('fedsgd', optimizer_clock='run'),
     'optimizer_clock=run: has no effect ',
