@@ -209,7 +209,8 @@ LIGHT = [
   (
     'train',
     '--test_fraction=0.5',
-    '--test_fraction=0.5: is for data from npz:, csv:, folder: only',
+    '--test_fraction=0.5: has no effect with --dataset=mnist_sample; it is '
+    'for --dataset=npz:FILE, csv:FILE, folder:FOLDER',
   ),
   ('train', '--dataset=csv:a.csv --test_fraction=1', '--test_fraction=1.0: '),
   ('train', '--dataset=csv:a.csv --image_size=28x28', '--image_size=28x28: '),
