@@ -63,7 +63,7 @@ REFUSED = {
   ),
   'rate of a server': (
     build('safl', server_optimizer='sgd', server_learning_rate=1e308),
-    'server_learning_rate=1e+308: must be a number in (0, 1000000.0]',
+    'server_learning_rate=1e+308: must be a number in (0, 1e+38]',
   ),
   'of another aggregator': (
     build('safl', aggregator='median', trim_fraction=0.1),
