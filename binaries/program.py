@@ -19,7 +19,6 @@ _HELP = frozenset({'--help', '-help', '-h', '--helpshort', '--helpfull'})
 # Replacements for absl's messages.
 _MESSAGES = {
   r"\('Non-boolean argument.*": 'must be true or false',
-  r'already defined as (.*)': r'is given already, as \1; give it once',
 }
 
 
@@ -122,7 +121,7 @@ def _parse(name: str, flags: absl_flags.FlagValues) -> None:
   """Parses the command line, or exits with code 2."""
   absl_flags.FLAGS.mark_as_parsed()  # absl's logging requires it
   try:
-    rest = _parse_in_turn(flags, sys.argv)
+    rest = flags([name, *_flagfiles_first(sys.argv[1:])])[1:]
   except absl_flags.UnrecognizedFlagError as error:
     near = str(error).partition('Did you mean: ')[2].removesuffix(' ?')
     hint = f'did you mean --{near.replace(", ", " or --")}? ' if near else ''
@@ -146,32 +145,19 @@ def _parse(name: str, flags: absl_flags.FlagValues) -> None:
     _exit(name, f'{rest[0]}: not a flag; flags are written --name=value', 2)
 
 
-def _parse_in_turn(
-  flags: absl_flags.FlagValues, argv: Sequence[str]
-) -> list[str]:
-  """Parses flagfiles, then the command line, which overrides them.
-
-  Within each of the two, a flag can be given only once. Returns what is not a
-  flag.
-  """
+def _flagfiles_first(arguments: Sequence[str]) -> list[str]:
+  """Puts --flagfile before all others, which so override its flags."""
   files: list[str] = []
   others: list[str] = []
-  arguments = iter(argv[1:])
-  for argument in arguments:
+  remaining = iter(arguments)
+  for argument in remaining:
     if argument in ('--flagfile', '-flagfile'):
-      files += [argument, *itertools.islice(arguments, 1)]
+      files += [argument, *itertools.islice(remaining, 1)]
     elif argument.startswith(('--flagfile=', '-flagfile=')):
       files.append(argument)
     else:
       others.append(argument)
-  rest = flags([argv[0], *files])[1:]
-  in_files = [name for name in flags if flags[name].present]
-  for name in in_files:
-    flags[name].present = 0
-  rest += flags([argv[0], *others])[1:]
-  for name in in_files:
-    flags[name].present = 1
-  return rest
+  return [*files, *others]
 
 
 def _exit(name: str, message: str, code: int) -> NoReturn:

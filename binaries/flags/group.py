@@ -272,11 +272,7 @@ def _field(
     description += f' Only with {when}.'
 
   def add(flags: absl_flags.FlagValues, topic: str, name: str) -> None:
-    options = {
-      'flag_values': flags,
-      'module_name': topic,
-      'allow_overwrite': False,  # a flag that is given twice is refused
-    }
+    options = {'flag_values': flags, 'module_name': topic}
     if parser is None:
       absl_flags.DEFINE_bool(name, default, description, **options)
     else:

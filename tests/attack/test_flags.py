@@ -171,10 +171,6 @@ VALUES = [
 ]
 # Command lines as a whole: (arguments, message).
 LINES = [
-  (['--rounds=3', '--rounds=5'], '--rounds=5: is given already, as 3; give it'),
-  (['--rounds=3', '--rounds=3'], '--rounds=3: is given already, as 3; give it'),
-  (['--client_table', '--noclient_table'], '--client_table=false: is given '),
-  (['--flagfile=twice.flags'], '--rounds=5: is given already, as 3; give it '),
   (['--norounds'], '--norounds: no such flag; did you mean --rounds? see'),
   (['--noclient_table=1'], '--noclient_table=1 does not take an argument'),
   (['--rounds= 5'], '--rounds= 5: must be a whole number'),
@@ -199,7 +195,6 @@ def fill(folder):
   (folder / 'a.csv').write_text('x,label\n' + '1,a\n2,b\n' * 10)
   (folder / 'a.keras').write_bytes(b'PK\5\6' + bytes(18))
   (folder / 'nu.flags').write_text('--nu=0.2\n')
-  (folder / 'twice.flags').write_text('--rounds=3\n--rounds=5\n')
   (folder / 'unknown.flags').write_text('--rouns=3\n')
   return programs.snapshot(folder)
 
@@ -223,18 +218,21 @@ def test_refused_without_tensorflow(outcomes, number):
 
 
 def test_the_command_line_overrides_flagfiles(tmp_path, monkeypatch):
-  """Wherever the flagfile stands; its other flags are the user's."""
+  """Wherever the flagfile stands; and the last of equal flags counts."""
   monkeypatch.chdir(tmp_path)
   fill(tmp_path)
   for order in (1, -1):
     arguments = ['--flagfile=nu.flags', '--nu=0.7'][::order]
-    flags = absl_flags.FlagValues()
-    run_config.RunConfig.define(flags)
-    assert program._parse_in_turn(flags, ['train', *arguments, 'rest']) == [
-      'rest'
-    ]
-    assert (flags.nu, flags['nu'].present) == (0.7, 1)
-    assert not flags['rounds'].present
+    arguments = program._flagfiles_first([*arguments, '--rounds=3'])
+    flags = programs.parse(run_config.RunConfig.define, *arguments)
+    assert (flags.nu, flags.rounds) == (0.7, 3)
+    assert flags['nu'].present and not flags['seed'].present
+  given = ['-flagfile', 'nu.flags', 'x', '--flagfile']
+  assert program._flagfiles_first(given) == [*given[:2], '--flagfile', 'x']
+  flags = programs.parse(
+    run_config.RunConfig.define, '--rounds=3', '--rounds=5'
+  )
+  assert flags.rounds == 5
 
 
 def test_a_run_of_a_comparison_has_only_what_it_uses():
