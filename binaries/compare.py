@@ -17,7 +17,7 @@ import functools
 import os
 import pathlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from absl import flags as absl_flags
 from absl import logging
@@ -54,33 +54,51 @@ class _Comparison(group.Group, topic='comparison'):
     'Rounds to report the accuracy at, separated by commas; a quarter, half '
     'and three quarters of the rounds if not given.',
   )
-  target_accuracy: float = group.positive(
-    0.9, 'Test accuracy to which rounds and megabytes are counted.', 1
+  target_accuracy: float = group.real(
+    0.9, 'Test accuracy to which rounds and megabytes are counted.'
   )
 
 
-def runs_of(flags: absl_flags.FlagValues) -> list[RunConfig]:
-  """Returns the runs that the flags describe, in the order of training."""
+class Comparison(NamedTuple):
+  """The runs of a comparison.
+
+  Attributes:
+    runs: in the order of training.
+    flags: what they share; each run has only those that it uses.
+  """
+
+  runs: list[RunConfig]
+  flags: RunConfig
+
+
+def comparison_of(flags: absl_flags.FlagValues) -> Comparison:
+  """Returns the comparison that the flags describe."""
   algorithms = group.parse_list(
     'algorithms',
     flags.algorithms,
     lambda name: validation.choice('algorithms', name, choices.ALGORITHMS),
   )
-  seeds = group.parse_integers('seeds', flags.seeds, 0, group.MAX_SEED)
-  config = RunConfig.get(flags, algorithm=algorithms[0], seed=seeds[0])
-  name = config.experiment
+  seeds = group.parse_integers('seeds', flags.seeds, 0, validation.MAX_SEED)
+  config = RunConfig.read(flags, algorithm=algorithms[0], seed=seeds[0])
+  names = {'algorithm': 'algorithms'}
+  config.check_effects(flags, names, algorithm=algorithms)
+  config = config.resolve_data()
+  resolved = config.resolve()
+  name = resolved.experiment
   if flags.experiment is None:
     name = f'compare{name.removeprefix(algorithms[0])}'
-  folder = os.path.join(config.output_dir, name)
+  folder = os.path.join(resolved.output_dir, name)
   config = dataclasses.replace(config, output_dir=folder)
-  return [_vary(config, a, seed) for seed in seeds for a in algorithms]
+  runs = [_vary(config, a, seed) for seed in seeds for a in algorithms]
+  return Comparison(runs, config)
 
 
 def _vary(config: RunConfig, algorithm: str, seed: int) -> RunConfig:
+  """Returns a run, with defaults for flags that it does not use."""
   name = f'{algorithm}_seed{seed}'
   return dataclasses.replace(
     config, algorithm=algorithm, seed=seed, experiment=name
-  )
+  ).resolve()
 
 
 def at_rounds_of(flags: absl_flags.FlagValues, rounds: int) -> Sequence[int]:
@@ -94,10 +112,10 @@ def at_rounds_of(flags: absl_flags.FlagValues, rounds: int) -> Sequence[int]:
 
 def main(flags: absl_flags.FlagValues) -> None:
   """Trains the missing runs; writes the table and the page."""
-  runs = runs_of(flags)
+  runs, shared = comparison_of(flags)
   at_rounds = at_rounds_of(flags, runs[0].rounds)
   path = runs[0].path.parent
-  _check_folders(path, runs)
+  _check_folders(path, runs, shared)
   missing = [run for run in runs if not sweep.is_complete(run)]
   if not missing:
     logging.info('all %d runs are finished', len(runs))
@@ -118,7 +136,9 @@ def main(flags: absl_flags.FlagValues) -> None:
     raise errors.RunError('; '.join(failures))
 
 
-def _check_folders(path: pathlib.Path, runs: Sequence[RunConfig]) -> None:
+def _check_folders(
+  path: pathlib.Path, runs: Sequence[RunConfig], shared: RunConfig
+) -> None:
   """Refuses a folder that others own or that has runs with other flags."""
   from safl_tf.training import metrics_log, run_directory
 
@@ -128,7 +148,7 @@ def _check_folders(path: pathlib.Path, runs: Sequence[RunConfig]) -> None:
   for folder in sorted(path.glob('*_seed*')):
     other = (metrics_log.read_hparams(folder) or {}).get('flags') or {}
     if other.keys() >= set(_VARIED):
-      run = _vary(runs[0], other['algorithm'], other['seed'])
+      run = _vary(shared, other['algorithm'], other['seed'])
       values = run.to_dict()
       del values['rounds']  # runs that are not compared may have more rounds
       run_directory.RunDirectory(
@@ -174,11 +194,13 @@ def _write(
   table = tables.to_markdown(lines)
   charts = plots.comparison_charts(finished)
   description = _describe(runs, len(finished))
-  settings = {
+  used = {
     name: value
-    for name, value in sorted(runs[0].to_dict().items())
-    if name not in (*_VARIED, 'experiment', 'output_dir')
+    for run in runs
+    for name, value in run.to_dict().items()
+    if name not in (*_VARIED, 'experiment', 'output_dir', *run.unused())
   }
+  settings = dict(sorted(used.items()))
   body = [
     *map(html.paragraph, description),
     html.table(lines, keys=True),

@@ -120,6 +120,8 @@ def _data(flags: absl_flags.FlagValues, trained: dict[str, Any]) -> Data:
     if flags[option].value is None
   }
   data = Data.get(flags, dataset=name, **values)
+  data.check_effects(flags)
+  data = data.without_unused()
   options = data.options()
   if spec.is_user_data(name):
     from safl_tf.data.files import loader

@@ -8,6 +8,7 @@ import keras
 
 from safl_tf import attacks
 from safl_tf.algorithms import registry
+from safl_tf.core import algorithm as algorithm_lib
 from safl_tf.core import client_config, flat_model, process
 from safl_tf.data import dataset as dataset_lib
 from safl_tf.models import lenet5, light_vgg
@@ -34,7 +35,7 @@ def build_process(
     return process.FederatedProcess(
       _model(config, dataset),
       clients,
-      registry.build(config.algorithm, **values),
+      _algorithm(config),
       validation.call(client_config.LocalConfig, values),
       init=config.init,
       executor=config.executor,
@@ -49,6 +50,18 @@ def build_process(
     if error.argument != 'model':
       raise
     raise errors.InputError('model', config.model, error.hint) from error
+
+
+def _algorithm(config: RunConfig) -> algorithm_lib.Algorithm:
+  values = config.to_dict()
+  chosen = (config.algorithm, config.aggregator, config.server_optimizer)
+  options = registry.arguments(*chosen)
+  return registry.build(
+    config.algorithm,
+    aggregator=config.aggregator,
+    server_optimizer=config.server_optimizer,
+    **{name: values[name] for name in options if name in values},
+  )
 
 
 def load_model(path: str) -> keras.Layer:

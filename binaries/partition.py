@@ -38,8 +38,12 @@ def main(flags: absl_flags.FlagValues) -> None:
   from safl_tf.data import heterogeneity, partition, registry
   from safl_tf.reporting import plots
 
-  data = Data.get(flags).resolve_data()
-  config = Partition.get(flags).resolve_partition(data.dataset)
+  data, config = Data.get(flags), Partition.get(flags)
+  data = dataclasses.replace(data, dataset=spec.check(data.dataset))
+  data.check_effects(flags)
+  config.check_effects(flags)
+  data = data.resolve_data()
+  config = config.without_unused().resolve_partition(data.dataset)
   folder = _folder(flags.output_dir, data.dataset, config.partition)
   if data.dataset != registry.SAMPLE:
     program.start_tensorflow()

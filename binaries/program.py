@@ -2,10 +2,11 @@
 
 import contextlib
 import errno
+import itertools
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn, TextIO, cast
 
 from absl import flags as absl_flags
@@ -16,10 +17,9 @@ from safl_tf.util import errors
 from .flags import group, presets
 
 _HELP = frozenset({'--help', '-help', '-h', '--helpshort', '--helpfull'})
-# Replacements for Python's messages about numbers.
+# Replacements for absl's messages.
 _MESSAGES = {
-  r'invalid literal for int\(\).*': 'must be a whole number',
-  r'could not convert string to float.*': 'must be a number',
+  r"\('Non-boolean argument.*": 'must be true or false',
 }
 # What to do about errors of the system.
 _REMEDIES = {
@@ -249,7 +249,7 @@ def _parse(name: str, flags: absl_flags.FlagValues) -> None:
   """Parses the command line, or exits with code 2."""
   absl_flags.FLAGS.mark_as_parsed()  # absl's logging requires it
   try:
-    rest = flags(sys.argv)[1:]
+    rest = flags([name, *_flagfiles_first(sys.argv[1:])])[1:]
   except absl_flags.UnrecognizedFlagError as error:
     near = str(error).partition('Did you mean: ')[2].removesuffix(' ?')
     hint = f'did you mean --{near.replace(", ", " or --")}? ' if near else ''
@@ -267,8 +267,25 @@ def _parse(name: str, flags: absl_flags.FlagValues) -> None:
     for pattern, replacement in _MESSAGES.items():
       message = re.sub(pattern, replacement, message)
     _exit(name, message, 2)
+  except ValueError as error:  # --noflag=value
+    _exit(name, str(error), 2)
   if rest:
     _exit(name, f'{rest[0]}: not a flag; flags are written --name=value', 2)
+
+
+def _flagfiles_first(arguments: Sequence[str]) -> list[str]:
+  """Puts --flagfile before all others, which so override its flags."""
+  files: list[str] = []
+  others: list[str] = []
+  remaining = iter(arguments)
+  for argument in remaining:
+    if argument in ('--flagfile', '-flagfile'):
+      files += [argument, *itertools.islice(remaining, 1)]
+    elif argument.startswith(('--flagfile=', '-flagfile=')):
+      files.append(argument)
+    else:
+      others.append(argument)
+  return [*files, *others]
 
 
 def _exit(name: str, message: str, code: int) -> NoReturn:

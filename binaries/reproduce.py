@@ -82,14 +82,21 @@ def jobs(flags: absl_flags.FlagValues) -> list[Job]:
       'parts', flags.parts, 'needs one experiment, not --experiment=all'
     )
   names = experiments.EXPERIMENTS if name == 'all' else [name]
-  return [_job(flags, experiments.EXPERIMENTS[name]) for name in names]
+  found = [_job(flags, experiments.EXPERIMENTS[name]) for name in names]
+  for location in ('data_dir', 'speech_dir'):
+    readers = [config for job in found for _, config in job.runs]
+    value = flags[location].value
+    if value and not any(getattr(config, location) for config in readers):
+      hint = f'no run of --experiment={name} --scale={flags.scale} reads it'
+      raise errors.InputError(location, value, hint)
+  return found
 
 
 def _job(flags: absl_flags.FlagValues, experiment: plans.Experiment) -> Job:
   plan = experiment.plan(flags.scale)
   seeds, wanted = plan.seeds, tuple(part.name for part in plan.parts)
   if flags.seeds is not None:
-    seeds = group.parse_integers('seeds', flags.seeds, 0, group.MAX_SEED)
+    seeds = group.parse_integers('seeds', flags.seeds, 0, validation.MAX_SEED)
   if flags.parts is not None:
     check = lambda name: validation.choice('parts', name, wanted)
     wanted = group.parse_list('parts', flags.parts, check)
@@ -99,8 +106,7 @@ def _job(flags: absl_flags.FlagValues, experiment: plans.Experiment) -> Job:
   for part, seed in plan.runs(seeds):
     given = {**part.flags, 'export': 'none'}
     for location in ('data_dir', 'speech_dir'):
-      fits = location == 'data_dir' or given['dataset'] == 'speech_commands'
-      if fits and flags[location].value is not None:
+      if flags[location].value is not None:
         given[location] = flags[location].value
     name = f'{part.name}_seed{seed}'
     config = RunConfig.parse(
@@ -113,6 +119,10 @@ def _job(flags: absl_flags.FlagValues, experiment: plans.Experiment) -> Job:
 def main(flags: absl_flags.FlagValues) -> None:
   """Trains the missing runs and writes a report per experiment."""
   if flags.list:
+    for name in flags:
+      if flags[name].present and name not in ('list', 'verbosity'):
+        hint = 'has no effect with --list'
+        raise errors.InputError(name, flags[name].value, hint)
     print(_list())
     return
   requested, skipped = jobs(flags), []

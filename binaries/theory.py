@@ -37,7 +37,7 @@ class _Flags(group.Group, topic='theory'):
     'All settings, in minutes, or one per study, in seconds.',
   )
   trials: int | None = group.integer(
-    None, 'Independent trials per setting; 1000, or 50 for smoke.', 2
+    None, 'Independent trials per setting; 1000, or 50 for smoke.'
   )
   rounds: int | None = group.integer(
     None,

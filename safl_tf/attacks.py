@@ -18,6 +18,7 @@ from safl_tf.data import arrays, client_data
 from safl_tf.util import choices, errors, validation
 
 DATA = ('one_label', 'label_flip')  # the other attacks corrupt uploads
+STRENGTHS = ('sign_flip', 'scale', 'noise')  # attacks with a strength
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,9 +44,12 @@ class Attack:
 
   def __post_init__(self) -> None:
     validation.choice('attack', self.kind, choices.ATTACKS[1:])
-    validation.real('attack_fraction', self.fraction, 0, 1)
-    validation.real('attack_strength', self.strength, 0)
-    validation.integer('seed', self.seed, low=0)
+    validation.limited('attack_fraction', self.fraction)
+    validation.limited('attack_strength', self.strength)
+    if self.kind not in STRENGTHS and self.strength != 1:
+      hint = f'has no effect on {self.kind}; it is for {", ".join(STRENGTHS)}'
+      raise errors.InputError('attack_strength', self.strength, hint)
+    validation.limited('seed', self.seed)
 
   def to_json(self) -> dict[str, Any]:
     """Returns the fields as JSON values."""

@@ -8,12 +8,20 @@ from safl_tf.data.files import spec
 from safl_tf.util import choices, validation
 
 from .. import program
-from .group import Group, choice, folder, positive, text
+from .conditions import When
+from .group import Group, choice, folder, real, text
 
 if TYPE_CHECKING:
   from safl_tf.data import dataset as dataset_lib
 
 _MAX_TEST_FRACTION = 0.9  # leaves examples to train on
+_TFDS = (*choices.TFDS_DATASETS, 'tfds:NAME')
+
+
+def _form(option: str) -> When:
+  """The data sets that an option of `spec.OPTIONS` is for."""
+  forms = {form.partition(':')[0]: form for form in choices.DATASET_FORMS}
+  return When(dataset=[forms.get(f, f) for f in spec.OPTIONS[option]])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,41 +37,49 @@ class Data(Group, topic='data'):
     'images per class, optionally in train/ and test/).',
   )
   data_dir: str | None = folder(
-    'Folder of TFDS; TFDS_DATA_DIR or ~/tensorflow_datasets if not given.'
+    'Folder of TFDS; TFDS_DATA_DIR or ~/tensorflow_datasets if not given.',
+    When(dataset=_TFDS)
+    | When(dataset=('speech_commands',), speech_dir=(None,)),
   )
   speech_dir: str | None = folder(
-    'speech_commands: folder of the extracted archive.'
+    'Folder of the extracted archive.', _form('speech_dir')
   )
   speech_words: str | None = choice(
     None,
     choices.SPEECH_WORDS,
-    'speech_commands: all 30 words (the default) or the ten commands yes, no, '
-    'up, down, left, right, on, off, stop and go.',
+    'All 30 words (the default) or the ten commands yes, no, up, down, left, '
+    'right, on, off, stop and go.',
+    _form('speech_words'),
   )
   label_column: str | None = text(
     None,
-    'csv: name of the label column, or its number in a file without a header; '
+    'Name of the label column, or its number in a file without a header; '
     'label, y, target or else the last column if not given.',
+    _form('label_column'),
   )
   client_column: str | None = text(
-    None, 'csv: column of client names; client, if present, if not given.'
+    None,
+    'Column of client names; client, if present, if not given.',
+    _form('client_column'),
   )
   image_size: str | None = text(
     None,
     'H,W. folder: size that images are resized to; csv and npz: size of the '
     'images whose pixels the rows contain.',
+    _form('image_size'),
   )
-  test_fraction: float | None = positive(
+  test_fraction: float | None = real(
     None,
-    'npz, csv and folder without test examples: fraction of each class held '
-    f'out for testing, {spec.TEST_FRACTION} if not given.',
-    1,
+    'Fraction of each class held out for testing from data without test '
+    f'examples; {spec.TEST_FRACTION} if not given.',
+    _form('test_fraction'),
   )
   data_sha256: str | None = None
 
   def resolve_data(self) -> Self:
     """Checks the data set to train on; adds the digest of data files."""
     data = dataclasses.replace(self, dataset=spec.check(self.dataset))
+    data = data.without_unused(Data)
     options = data.options()
     if not spec.is_user_data(data.dataset):
       return data

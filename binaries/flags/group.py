@@ -2,24 +2,30 @@
 
   class Attack(Group, topic='attack'):
     attack: str = choice('none', ATTACKS, 'Behaviour of malicious clients.')
+    attack_fraction: float = real(0.2, '...', when=When(attack=ATTACKS[1:]))
 
 `Attack.define(flags)` adds the flags to a program under the heading "attack",
-`Attack.get(flags)` reads their values.
+`Attack.get(flags)` reads their values. Numbers are checked against
+`validation.LIMITS`. A flag with a condition, `when`, is refused if it is given
+without having an effect.
 """
 
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Collection, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
 from absl import flags as absl_flags
 
 from safl_tf.util import errors, validation
 
-MAX_SEED = 2**63 - 1
+from .conditions import When
 
 _T = TypeVar('_T')
+_PLAIN = re.ASCII | re.IGNORECASE
+_REAL = r'[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,60 +55,151 @@ class Group:
         values[field.name] = flags[field.name].value
     return cls(**values)
 
+  def check_effects(
+    self,
+    flags: absl_flags.FlagValues,
+    names: Mapping[str, str] | None = None,
+    **several: Collection[Any],
+  ) -> None:
+    """Refuses flags that the user gave but that have no effect.
 
-def text(default: str | None, description: str) -> Any:
+    Those of a preset are defaults, and not refused.
+
+    Args:
+      flags: of the program.
+      names: flag -> its name in this program, if that is another one.
+      **several: flags that the program takes several values of; a flag must
+        have an effect with one of them.
+    """
+    for field in dataclasses.fields(self):
+      if field.name in flags and flags[field.name].present:
+        hint = self._hint(field, names, **several)
+        if hint is not None:
+          value = getattr(self, field.name)
+          raise errors.InputError(field.name, value, hint)
+
+  def unused(self) -> frozenset[str]:
+    """Returns the names of the flags that have no effect."""
+    fields = dataclasses.fields(self)
+    return frozenset(f.name for f in fields if self._hint(f) is not None)
+
+  def without_unused(self, kind: 'type[Group] | None' = None) -> Self:
+    """Returns the group with defaults for flags that have no effect.
+
+    `kind` is the group whose flags are meant; all by default.
+    """
+    config = self
+    for field in dataclasses.fields(kind or type(self)):  # in their order:
+      if config._hint(field) is not None:  # one may be a condition of another
+        config = dataclasses.replace(config, **{field.name: field.default})
+    return config
+
+  def _hint(
+    self,
+    field: dataclasses.Field[Any],
+    names: Mapping[str, str] | None = None,
+    **several: Collection[Any],
+  ) -> str | None:
+    when = field.metadata.get('when')
+    if when is None:
+      return None
+    fields = dataclasses.fields(self)
+    values = {f.name: (getattr(self, f.name),) for f in fields}
+    return when.hint({**values, **several}, names)
+
+
+class _Number(absl_flags.ArgumentParser):
+  """Parses plain decimal numbers, in ASCII."""
+
+  def __init__(self, whole: bool):
+    self._whole = whole
+
+  def parse(self, argument: Any) -> Any:
+    """Returns the number of a text; the default is one already."""
+    if not isinstance(argument, str):
+      return argument
+    if self._whole:
+      return to_integer(argument)
+    if not re.fullmatch(_REAL, argument, _PLAIN):
+      raise ValueError('must be a number')
+    if math.isinf(number := float(argument)):
+      raise ValueError('is too large')
+    return number
+
+  def flag_type(self) -> str:
+    """See the base class."""
+    return 'int' if self._whole else 'float'
+
+
+class _Text(absl_flags.ArgumentParser):
+  """Refuses another flag in place of a value."""
+
+  def parse(self, argument: Any) -> Any:
+    """Returns the text."""
+    if isinstance(argument, str) and argument.startswith('--'):
+      raise ValueError('is a flag, not a value')
+    return argument
+
+  def flag_type(self) -> str:
+    """See the base class."""
+    return 'string'
+
+
+def to_integer(text: str) -> int:
+  """Returns the number of a text such as 12, +12 or -3, and of no other."""
+  if not re.fullmatch(r'[+-]?\d{1,4000}', text, _PLAIN):
+    raise ValueError('must be a whole number')
+  return int(text)
+
+
+def text(
+  default: str | None, description: str, when: When | None = None
+) -> Any:
   """A string flag."""
-  return _field(default, description, absl_flags.DEFINE_string)
+  return _field(default, description, _Text(), when=when)
 
 
-def boolean(default: bool | None, description: str) -> Any:
+def boolean(
+  default: bool | None, description: str, when: When | None = None
+) -> Any:
   """A flag written as --name or --noname."""
-  return _field(default, description, absl_flags.DEFINE_bool)
+  return _field(default, description, None, when=when)
 
 
 def real(
-  default: float | None,
-  description: str,
-  low: float = 0,
-  high: float = math.inf,
-  open_low: bool = False,
+  default: float | None, description: str, when: When | None = None
 ) -> Any:
-  """A number in [low, high], or (low, high] with `open_low`."""
-  limits = (low, high, open_low)
-  define = absl_flags.DEFINE_float
-  return _field(default, description, define, validation.real, *limits)
-
-
-def positive(
-  default: float | None, description: str, high: float = math.inf
-) -> Any:
-  """A number in (0, high]."""
-  return real(default, description, 0, high, open_low=True)
+  """A number within its limits."""
+  return _field(default, description, _Number(False), validation.limited, when)
 
 
 def integer(
-  default: int | None, description: str, low: int = 1, high: float = math.inf
+  default: int | None, description: str, when: When | None = None
 ) -> Any:
-  """An integer in [low, high]."""
-  define = absl_flags.DEFINE_integer
-  return _field(default, description, define, validation.integer, low, high)
+  """A whole number within its limits."""
+  return _field(default, description, _Number(True), validation.limited, when)
 
 
 def seed() -> Any:
   """The seed of a program."""
-  return integer(0, 'Seed of all random draws.', 0, MAX_SEED)
+  return integer(0, 'Seed of all random draws.')
 
 
-def choice(default: str | None, names: Sequence[str], description: str) -> Any:
+def choice(
+  default: str | None,
+  names: Sequence[str],
+  description: str,
+  when: When | None = None,
+) -> Any:
   """One of several names."""
   description += f' One of {", ".join(names)}.'
-  define = absl_flags.DEFINE_string
-  return _field(default, description, define, validation.choice, names)
+  check = lambda name, value: validation.choice(name, value, names)
+  return _field(default, description, _Text(), check, when, names)
 
 
-def folder(description: str) -> Any:
+def folder(description: str, when: When | None = None) -> Any:
   """An existing folder."""
-  return _field(None, description, absl_flags.DEFINE_string, _check_folder)
+  return _field(None, description, _Text(), _check_folder, when)
 
 
 def required(flags: absl_flags.FlagValues, name: str) -> str:
@@ -129,7 +226,10 @@ def parse_integers(
   """Parses a comma-separated list of integers without duplicates."""
 
   def parse(item: str) -> int:
-    number = int(item) if item.lstrip('-').isdecimal() else item
+    try:
+      number: int | str = to_integer(item)
+    except ValueError:
+      number = item
     return validation.integer(name, number, low, high)
 
   return parse_list(name, value, parse)
@@ -158,22 +258,37 @@ def _check_folder(name: str, value: str) -> None:
 def _field(
   default: Any,
   description: str,
-  define: Callable[..., Any],
-  check: Callable[..., Any] | None = None,
-  *limits: Any,
+  parser: absl_flags.ArgumentParser | None,
+  check: Callable[[str, Any], Any] | None = None,
+  when: When | None = None,
+  names: Sequence[str] = (),
 ) -> Any:
-  """Returns a field whose metadata hold a function that adds its flag."""
+  """Returns a field that is a flag.
+
+  Its metadata are a function `add` that adds the flag to a program, its
+  condition `when` and the `names` to choose from, if any.
+  """
+  if when is not None:
+    description += f' Only with {when}.'
 
   def add(flags: absl_flags.FlagValues, topic: str, name: str) -> None:
-    define(name, default, description, flag_values=flags, module_name=topic)
+    options = {'flag_values': flags, 'module_name': topic}
+    if parser is None:
+      absl_flags.DEFINE_bool(name, default, description, **options)
+    else:
+      serializer = absl_flags.ArgumentSerializer()
+      absl_flags.DEFINE(
+        parser, name, default, description, serializer=serializer, **options
+      )
 
     @absl_flags.validator(name, flag_values=flags)
     def is_valid(value: Any) -> bool:
       try:
         if value is not None and check:
-          check(name, value, *limits)
+          check(name, value)
       except errors.InputError as error:
         raise absl_flags.ValidationError(error.hint) from error
       return True
 
-  return dataclasses.field(default=default, metadata={'add': add})
+  metadata = {'add': add, 'when': when, 'names': names}
+  return dataclasses.field(default=default, metadata=metadata)

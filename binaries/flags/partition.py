@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from safl_tf.util import choices, errors, validation
 
-from .group import Group, integer, positive, real, text
+from .conditions import When
+from .group import Group, integer, real, text
 
 if TYPE_CHECKING:
   from safl_tf.data import client_data
@@ -22,6 +23,8 @@ _SAMPLE_SIZES = {'num_clients': 20, 'mean_examples': 200.0}
 _PAPER_SIZES = {'num_clients': 80, 'mean_examples': 600.0}
 # Arguments of partitions whose flags have longer names.
 _FLAG_NAMES = {'alpha': 'dirichlet_alpha', 'sigma': 'quantity_sigma'}
+_SIZES_DRAWN = When(partition=('labels', 'iid', 'dirichlet', 'biased'))
+_BIASED = When(partition=('biased',))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,39 +44,45 @@ class Partition(Group, topic='partition'):
     '[n] Number of clients; 20 for mnist_sample, else 80. client and manifest '
     'determine it themselves and refuse another number.',
   )
-  mean_examples: float | None = positive(
+  mean_examples: float | None = real(
     None,
-    '[m] labels, iid, dirichlet and biased: mean number of examples per '
-    'client; 200 for mnist_sample, else 600.',
+    '[m] Mean number of examples per client; 200 for mnist_sample, else 600.',
+    _SIZES_DRAWN,
   )
   variance_examples: float = real(
     100.0,
-    '[sigma^2] labels, iid, dirichlet and biased: variance of the number of '
-    'examples per client.',
+    '[sigma^2] Variance of the number of examples per client.',
+    _SIZES_DRAWN,
   )
   max_labels: int | None = integer(
     None,
-    'labels and biased: maximum number of labels per client; '
-    f'{_MAX_LABELS}, or all labels of data files with fewer.',
+    f'Maximum number of labels per client; {_MAX_LABELS}, or all labels of '
+    'data files with fewer.',
+    When(partition=('labels', 'biased')),
   )
   dirichlet_alpha: float = real(
     0.5,
-    'dirichlet: concentration; a small value gives each client few labels.',
-    1e-9,
-    1e9,
+    'Concentration; a small value gives each client few labels.',
+    When(partition=('dirichlet',)),
   )
-  shards_per_client: int = integer(2, 'shards: pieces per client.')
+  shards_per_client: int = integer(
+    2, 'Pieces per client.', When(partition=('shards',))
+  )
   quantity_sigma: float = real(
-    1.0, 'quantity: standard deviation of the logarithms of sizes.', 0, 100
+    1.0,
+    'Standard deviation of the logarithms of sizes.',
+    When(partition=('quantity',)),
   )
   biased_fraction: float = real(
-    0.5, 'biased: fraction of clients with a single label.', 0, 1
+    0.5, 'Fraction of clients with a single label.', _BIASED
   )
   biased_label: int | None = integer(
-    None, 'biased: that label; drawn per client if not given.', 0
+    None, 'That label; drawn per client if not given.', _BIASED
   )
   min_examples: int = integer(
-    1, 'client: minimum number of examples; smaller clients are left out.'
+    1,
+    'Minimum number of examples; smaller clients are left out.',
+    When(partition=('client',)),
   )
   partition_sha256: str | None = None
 

@@ -45,6 +45,7 @@ def apply(flags: absl_flags.FlagValues) -> None:
       skipped.append(f'--{flag}')
     elif not flags[flag].present:
       flags[flag].parse(value)
+      flags[flag].present = 0  # a default, not given by the user
   if skipped:
     names = ', '.join(skipped)
     logging.info('preset %s: skipped flags of safl-train: %s', name, names)

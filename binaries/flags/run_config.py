@@ -12,6 +12,7 @@ from safl_tf.data.files import spec
 from safl_tf.util import choices, errors
 
 from . import data, group, partition, presets, training
+from .conditions import Others, When
 from .group import Group, boolean, choice, integer, real, text
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class Run(Group, topic='run'):
   checkpoint_every: int = integer(5, 'Rounds between checkpoints.')
   keep_checkpoints: int = integer(2, 'Number of checkpoints to keep.')
   stop_at_accuracy: float | None = real(
-    None, 'Test accuracy at which training stops.', 0, 1
+    None, 'Test accuracy at which training stops.'
   )
   client_table: bool = boolean(
     False,
@@ -58,21 +59,26 @@ class Hardware(Group, topic='hardware'):
   )
   stack: int | None = integer(
     None,
-    'vectorized: number of clients per stack; determined by the available '
-    'memory if not given.',
+    'Number of clients per stack; determined by the available memory if not '
+    'given.',
+    When(executor=('auto', 'vectorized')),
   )
   client_store: str = choice(
     'ram',
     choices.CLIENT_STORES,
     'Location of client models between rounds; mmap is a temporary file in '
     'the folder of the run, for models that exceed the memory.',
+    When(algorithm=Others(['fedsgd'])),
   )
   jit_compile: str = choice(
     'auto', choices.JIT_COMPILES, 'Whether to compile training with XLA.'
   )
   device: str = text('auto', 'auto, cpu, gpu (all GPUs) or one, such as gpu:1.')
   mixed_precision: str = choice(
-    'none', choices.MIXED_PRECISIONS, 'Compute precision of built-in models.'
+    'none',
+    choices.MIXED_PRECISIONS,
+    'Compute precision of the model.',
+    When(model=Others(['FILE.keras'])),
   )
 
 
@@ -105,14 +111,25 @@ class RunConfig(
   def get(cls, flags: absl_flags.FlagValues, **values: Any) -> Self:
     """Returns a checked configuration with all defaults filled in.
 
-    `values` replace those of flags. Flags that contradict each other or name
-    missing files are refused.
+    `values` replace those of flags. Flags that contradict each other, have no
+    effect or name missing files are refused.
     """
-    config = super().get(flags, **values).resolve_data()
-    dataset = config.dataset
+    config = cls.read(flags, **values)
+    config.check_effects(flags)
+    return config.resolve_data().resolve()
+
+  @classmethod
+  def read(cls, flags: absl_flags.FlagValues, **values: Any) -> Self:
+    """Returns the values of flags as they are, with the data set's name."""
+    config = super().get(flags, **values)
+    return dataclasses.replace(config, dataset=spec.check(config.dataset))
+
+  def resolve(self) -> Self:
+    """Fills in all defaults, also for flags that have no effect."""
+    config, dataset = self.without_unused(), self.dataset
     config = config.resolve_partition(dataset)
     config = config.resolve_selection(config.num_clients)
-    config = config.resolve_model(dataset, config.mixed_precision)
+    config = config.resolve_model(dataset)
     name, rounds = config.experiment, config.rounds
     if name is None:
       name = f'{config.algorithm}_{spec.short_name(dataset)}'
@@ -128,11 +145,14 @@ class RunConfig(
 
   @classmethod
   def parse(cls, given: Mapping[str, Any], **values: Any) -> Self:
-    """Returns the configuration of safl-train with these flags, by name."""
+    """Returns the configuration of safl-train with these flags, by name.
+
+    Flags that have no effect are passed over: a plan may give some to all runs.
+    """
     flags = absl_flags.FlagValues()
     cls.define(flags)
     flags(['safl-train', *(f'--{name}={v}' for name, v in given.items())])
-    return cls.get(flags, **values)
+    return cls.read(flags, **values).resolve_data().resolve()
 
   @property
   def path(self) -> pathlib.Path:

@@ -10,7 +10,20 @@ from typing import Self
 
 from safl_tf.util import choices, errors, validation
 
-from .group import Group, boolean, choice, integer, positive, real, text
+from .conditions import Others, When
+from .group import Group, boolean, choice, integer, real, text
+
+_SAFL = When(algorithm=('safl', 'extended_safl', 'ida_safl', 'astw_safl'))
+_EXTENDED = When(algorithm=('extended_safl',))
+_NOT_ONE_STEP = When(algorithm=Others(['fedsgd']))
+_NOT_POOLED = When(algorithm=Others(['centralized']))
+_BUILT_IN = When(model=Others(['FILE.keras']))
+_FEDMA = When(algorithm=('fedma',))
+_OWN_IDA = When(aggregator=('auto',), algorithm=('ida', 'ida_safl'))
+_OWN_ASTW = When(aggregator=('auto',), algorithm=('astw', 'astw_safl'))
+_IDA = When(aggregator=('ida',)) | _OWN_IDA
+_ASTW = When(aggregator=('astw',)) | _OWN_ASTW
+_ATTACKED = When(attack=Others(['none']))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,16 +39,18 @@ class Model(Group, topic='model'):
     None,
     'Activation of the hidden layers of a built-in model; tanh in lenet5 and '
     'relu in light_vgg if not given.',
+    _BUILT_IN,
   )
   init: str = choice(
     'per_client',
     choices.INITS,
     'Whether clients start from initial models of their own or from a shared '
     'one (with the weights of a .keras file).',
+    _NOT_ONE_STEP,
   )
   model_sha256: str | None = None
 
-  def resolve_model(self, dataset: str, mixed_precision: str) -> Self:
+  def resolve_model(self, dataset: str) -> Self:
     """Resolves `auto`; checks the path of a .keras file and adds its digest."""
     name = os.path.expanduser(self.model)
     if name == 'auto':
@@ -45,11 +60,6 @@ class Model(Group, topic='model'):
       validation.choice('model', name, ['auto', *choices.MODELS, 'FILE.keras'])
       return dataclasses.replace(self, model=name)
     check_keras_file(name)
-    hint = f'applies to built-in models only, not to {name}'
-    if self.activation is not None:
-      raise errors.InputError('activation', self.activation, hint)
-    if mixed_precision != 'none':
-      raise errors.InputError('mixed_precision', mixed_precision, hint)
     digest = hashlib.sha256(pathlib.Path(name).read_bytes()).hexdigest()
     return dataclasses.replace(self, model=name, model_sha256=digest)
 
@@ -61,30 +71,35 @@ class Algorithm(Group, topic='algorithm'):
   algorithm: str = choice(
     'safl', choices.ALGORITHMS, 'The federated algorithm.'
   )
-  fraction: float | None = positive(
-    None, '[R] Fraction of the clients selected in a round; 1 if not given.', 1
+  fraction: float | None = real(
+    None,
+    '[R] Fraction of the clients selected in a round; 1 if not given.',
+    _NOT_POOLED,
   )
   clients_per_round: int | None = integer(
-    None, '[s] Number of clients selected in a round, instead of R.'
+    None,
+    '[s] Number of clients selected in a round, instead of R.',
+    _NOT_POOLED,
   )
   epsilon: float = real(
-    0.3, '[eps] Weight of the global model in elements kept local.', 0, 1
+    0.3, '[eps] Weight of the global model in elements kept local.', _SAFL
   )
-  temperature: float = positive(80.0, '[L] Temperature in p = exp(-t/L).')
+  temperature: float = real(80.0, '[L] Temperature in p = exp(-t/L).', _SAFL)
   anneal_clock: str = choice(
-    'round', choices.ANNEAL_CLOCKS, '[t] Unit of t in p = exp(-t/L).'
+    'round', choices.ANNEAL_CLOCKS, '[t] Unit of t in p = exp(-t/L).', _SAFL
   )
   mix_granularity: str = choice(
     'element',
     choices.MIX_GRANULARITIES,
     '[u] Whether u is drawn per element or once per model.',
+    _SAFL,
   )
-  nu: float = positive(0.5, '[nu] extended_safl: scale in q = exp(-Delta/nu).')
-  holdout: float | None = positive(
+  nu: float = real(0.5, '[nu] Scale in q = exp(-Delta/nu).', _EXTENDED)
+  holdout: float | None = real(
     None,
-    '[h] extended_safl: fraction of the examples of a client reserved for '
-    'measuring h; h is measured on the training examples if not given.',
-    0.9,
+    '[h] Fraction of the examples of a client reserved for measuring h; h is '
+    'measured on the training examples if not given.',
+    _EXTENDED,
   )
 
   def resolve_selection(self, num_clients: int | None) -> Self:
@@ -104,11 +119,14 @@ class Algorithm(Group, topic='algorithm'):
 class LocalTraining(Group, topic='local training'):
   """The training of a client within a round."""
 
-  local_epochs: int = integer(3, '[E] Local epochs per round.')
+  local_epochs: int = integer(3, '[E] Local epochs per round.', _NOT_ONE_STEP)
   batch_size: int = integer(50, '[B] Examples per batch.')
-  learning_rate: float = positive(0.002, '[alpha] Learning rate.')
+  learning_rate: float = real(0.002, '[alpha] Learning rate.')
   optimizer: str = choice(
-    'sgd', choices.OPTIMIZERS, 'Optimizer of the clients, reset every round.'
+    'sgd',
+    choices.OPTIMIZERS,
+    'Optimizer of the clients, reset every round.',
+    _NOT_ONE_STEP,
   )
   loss: str = choice(
     'categorical',
@@ -119,9 +137,12 @@ class LocalTraining(Group, topic='local training'):
     'sum',
     choices.LOSS_REDUCTIONS,
     'Reduction of the losses of the examples in a batch.',
+    _NOT_ONE_STEP,
   )
   proximal_mu: float = real(
-    0.0, "[mu] Weight of FedProx's proximal term mu/2 |w - z|^2."
+    0.0,
+    "[mu] Weight of FedProx's proximal term mu/2 |w - z|^2.",
+    When(algorithm=Others(['local_only', 'fedsgd'])),
   )
 
 
@@ -133,66 +154,87 @@ class Aggregation(Group, topic='aggregation'):
     'auto',
     choices.AGGREGATORS,
     "Aggregation rule; auto is the algorithm's own.",
+    When(algorithm=Others(['centralized', 'local_only', 'fedma'])),
   )
   trim_fraction: float = real(
-    0.2, 'trimmed_mean: fraction removed at each end.', 0, 0.499
+    0.2, 'Fraction removed at each end.', When(aggregator=('trimmed_mean',))
   )
   num_byzantine: int | None = integer(
     None,
-    '[f] krum and multi_krum: number of Byzantine uploads to tolerate; the '
-    'maximum, (r - 3) / 2 of r uploads, if not given.',
-    0,
+    '[f] Number of Byzantine uploads to tolerate; the maximum, (r - 3) / 2 of '
+    'r uploads, if not given.',
+    When(aggregator=('krum', 'multi_krum')),
   )
   num_selected: int | None = integer(
-    None, 'multi_krum: number of uploads to average; r - f if not given.'
+    None,
+    'Number of uploads to average; r - f if not given.',
+    When(aggregator=('multi_krum',)),
   )
   ida_reference: str = choice(
     'mean',
     choices.IDA_REFERENCES,
-    'ida: model that distances are measured from, the plain or the '
-    'size-weighted mean of the uploads.',
+    'Model that distances are measured from, the plain or the size-weighted '
+    'mean of the uploads.',
+    _IDA,
   )
-  ida_norm: str = choice('l2', choices.IDA_NORMS, 'ida: norm of distances.')
+  ida_norm: str = choice('l2', choices.IDA_NORMS, 'Norm of distances.', _IDA)
   astw_base: float = real(
-    math.e / 2, 'astw: factor by which an upload loses weight per round.', 1
+    math.e / 2, 'Factor by which an upload loses weight per round.', _ASTW
   )
   astw_layerwise: bool | None = boolean(
     None,
-    'astw: exchange deep layers in every third round only; on in astw and off '
-    'in astw_safl if not given.',
+    'Exchange deep layers in every third round only; on in astw and off in '
+    'astw_safl if not given.',
+    _ASTW,
   )
   fedma_matching: str = choice(
     'hungarian',
     choices.FEDMA_MATCHINGS,
-    'fedma: matching of units; bbp may widen layers.',
+    'Matching of units; bbp may widen layers.',
+    _FEDMA,
   )
   fedma_schedule: str = choice(
     'layerwise',
     choices.FEDMA_SCHEDULES,
-    'fedma: match one layer per round or all at once.',
+    'Match one layer per round or all at once.',
+    _FEDMA,
   )
   fedma_average: str = choice(
     'mean',
     choices.FEDMA_AVERAGES,
-    'fedma: average of matched units; map shrinks the mean to its prior.',
+    'Average of matched units; map shrinks the mean to its prior.',
+    _FEDMA,
   )
-  fedma_gamma: float = positive(
-    7.0, 'fedma with bbp: concentration; a larger value adds more units.'
+  fedma_gamma: float = real(
+    7.0,
+    'Concentration; a larger value adds more units.',
+    When(algorithm=('fedma',), fedma_matching=('bbp',)),
   )
   server_optimizer: str = choice(
     'none',
     ('none', *choices.SERVER_OPTIMIZERS),
     'Optimizer that treats the change of the global model as a gradient.',
+    When(algorithm=Others(['local_only', 'fedma'])),
   )
-  server_learning_rate: float | None = positive(
-    None, 'Learning rate of the server; 1 for sgd and momentum, else 0.01.'
+  server_learning_rate: float | None = real(
+    None,
+    'Learning rate of the server; 1 for sgd and momentum, else 0.01.',
+    When(server_optimizer=Others(['none'])),
   )
-  server_beta_1: float = real(0.9, 'Momentum of the server optimizer.', 0, 1)
+  server_beta_1: float = real(
+    0.9,
+    'Momentum of the server optimizer.',
+    When(server_optimizer=('momentum', 'adagrad', 'adam', 'yogi')),
+  )
   server_beta_2: float = real(
-    0.99, 'Second-moment decay of the server optimizer.', 0, 1
+    0.99,
+    'Second-moment decay of the server optimizer.',
+    When(server_optimizer=('adam', 'yogi')),
   )
-  server_tau: float = positive(
-    1e-3, 'Adaptivity of the server optimizer; a larger value adapts less.'
+  server_tau: float = real(
+    1e-3,
+    'Adaptivity of the server optimizer; a larger value adapts less.',
+    When(server_optimizer=('adagrad', 'adam', 'yogi')),
   )
 
 
@@ -204,10 +246,12 @@ class Attack(Group, topic='attack'):
     'none', choices.ATTACKS, 'Behaviour of malicious clients.'
   )
   attack_fraction: float = real(
-    0.2, 'Fraction of the clients that are malicious.', 0, 1
+    0.2, 'Fraction of the clients that are malicious.', _ATTACKED
   )
   attack_strength: float = real(
-    1.0, 'Factor of sign_flip and scale, standard deviation of noise.'
+    1.0,
+    'Factor of sign_flip and scale, standard deviation of noise.',
+    When(attack=('sign_flip', 'scale', 'noise')),
   )
 
 

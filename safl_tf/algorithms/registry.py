@@ -1,8 +1,10 @@
 """Algorithms and aggregators by name."""
 
 import dataclasses
+import difflib
+import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from safl_tf.algorithms import astw, baselines, fed_avg, fed_sgd, ida, safl
@@ -50,48 +52,121 @@ AGGREGATORS: dict[str, Callable[..., algorithm_lib.Aggregator]] = {
 }
 
 
+def arguments(
+  name: str, aggregator: str = 'auto', server_optimizer: str = 'none'
+) -> tuple[str, ...]:
+  """Returns the names of the arguments that have an effect in `build`."""
+  names = _parameters(BUILDERS[name])
+  if aggregator != 'auto':
+    replaced = {n for rule in AGGREGATORS.values() for n in _parameters(rule)}
+    names = [n for n in names if n not in replaced]
+    names += _parameters(AGGREGATORS[aggregator])
+  for own in aggregate.OPTIMIZER_ARGUMENTS.get(server_optimizer, ()):
+    names.append(f'server_{own}')
+  return tuple(names)
+
+
 def build(
   name: str,
   *,
   aggregator: str = 'auto',
   server_optimizer: str = 'none',
-  **arguments: Any,
+  **options: Any,
 ) -> algorithm_lib.Algorithm:
-  """Builds an algorithm by name; arguments it does not take are ignored.
+  """Builds an algorithm by name; options without an effect are refused.
 
   Args:
     name: one of `choices.ALGORITHMS`.
     aggregator: one of `choices.AGGREGATORS`; 'auto' is the algorithm's own.
     server_optimizer: one of `choices.SERVER_OPTIMIZERS`, which steps along the
       aggregator's change of z̄; 'none' adopts the aggregate as it is.
-    **arguments: of the algorithm, the aggregator and the server optimizer,
-      which takes those that start with `server_`.
+    **options: of the algorithm, the aggregator and the server optimizer, which
+      takes those that start with `server_`; see `arguments`.
   """
   validation.choice('algorithm', name, choices.ALGORITHMS)
   validation.choice('aggregator', aggregator, choices.AGGREGATORS)
   validation.choice(
     'server_optimizer', server_optimizer, ('none', *choices.SERVER_OPTIMIZERS)
   )
-  algorithm = validation.call(BUILDERS[name], arguments)
-  for flag, value, unset in (
-    ('aggregator', aggregator, 'auto'),
-    ('server_optimizer', server_optimizer, 'none'),
-  ):
-    if value != unset and algorithm.driver is not None:
-      raise errors.InputError(
-        flag, value, 'FedMA is an aggregator; it takes no other'
-      )
+  _check_options(options, name, aggregator, server_optimizer)
+  algorithm = validation.call(BUILDERS[name], options)
   if aggregator != 'auto':
-    rule = validation.call(AGGREGATORS[aggregator], arguments)
+    _check_has_server(algorithm, 'aggregator', aggregator)
+    if algorithm.pooled:
+      hint = 'has no effect: there is one client, which holds all data'
+      raise errors.InputError('aggregator', aggregator, hint)
+    rule = validation.call(AGGREGATORS[aggregator], options)
     algorithm = dataclasses.replace(algorithm, aggregate=rule)
   if server_optimizer != 'none':
-    own = {
-      key.removeprefix('server_'): value
-      for key, value in arguments.items()
-      if key.startswith('server_')
-    }
-    rule = aggregate.server_optimizer(
-      algorithm.aggregate, server_optimizer, **own
-    )
+    _check_has_server(algorithm, 'server_optimizer', server_optimizer)
+    rule = _with_optimizer(algorithm.aggregate, server_optimizer, options)
     algorithm = dataclasses.replace(algorithm, aggregate=rule)
   return algorithm
+
+
+def _check_options(
+  options: Mapping[str, Any], name: str, aggregator: str, optimizer: str
+) -> None:
+  """Refuses options that the algorithm and its rules do not take."""
+  taken = arguments(name, aggregator, optimizer)
+  for option, value in options.items():
+    if option in taken:
+      continue
+    chosen = f'{name}, aggregator={aggregator}, server_optimizer={optimizer}'
+    takes = f'{chosen} takes {", ".join(taken) or "no options"}'
+    if users := _users(option):
+      hint = f'has no effect: {takes}; it is for {", ".join(users)}'
+    else:
+      near = difflib.get_close_matches(option, taken, n=2)
+      hint = f'did you mean {" or ".join(near)}? ' if near else ''
+      hint += f'no such option; {takes}'
+    raise errors.InputError(option, value, hint)
+
+
+def _users(option: str) -> list[str]:
+  """Returns the algorithms and rules that take an option."""
+  servers = aggregate.OPTIMIZER_ARGUMENTS.items()
+  return [
+    *(n for n, builder in BUILDERS.items() if option in _parameters(builder)),
+    *(
+      f'aggregator={n}'
+      for n, rule in AGGREGATORS.items()
+      if option in _parameters(rule)
+    ),
+    *(
+      f'server_optimizer={n}'
+      for n, names in servers
+      if option in [f'server_{own}' for own in names]
+    ),
+  ]
+
+
+def _check_has_server(
+  algorithm: algorithm_lib.Algorithm, argument: str, value: str
+) -> None:
+  """Refuses a server's rule for algorithms that have no use for it."""
+  if algorithm.driver is not None:
+    hint = 'FedMA is an aggregator; it takes no other'
+    raise errors.InputError(argument, value, hint)
+  if algorithm.alone:
+    hint = 'has no effect: clients never receive the global model'
+    raise errors.InputError(argument, value, hint)
+
+
+def _with_optimizer(
+  inner: algorithm_lib.Aggregator, name: str, options: Mapping[str, Any]
+) -> algorithm_lib.Aggregator:
+  own = {
+    key.removeprefix('server_'): value
+    for key, value in options.items()
+    if key.startswith('server_')
+  }
+  try:
+    return aggregate.server_optimizer(inner, name, **own)
+  except errors.InputError as error:
+    argument = f'server_{error.argument}'
+    raise errors.InputError(argument, error.value, error.hint) from error
+
+
+def _parameters(function: Callable[..., Any]) -> list[str]:
+  return list(inspect.signature(function).parameters)

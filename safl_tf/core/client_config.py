@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-from safl_tf.util import choices, validation
+from safl_tf.util import choices, errors, validation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,7 +15,7 @@ class LocalConfig:
   Attributes:
     local_epochs: E, passes over the client's data in a round.
     batch_size: B; the last batch of an epoch may be smaller.
-    learning_rate: α; ignored if `optimizer` is a Keras optimizer.
+    learning_rate: α; not for a Keras optimizer, which has its own.
     optimizer: a name of `choices.OPTIMIZERS` or a Keras optimizer, reset at
       each participation.
     loss: a name of `choices.LOSSES`.
@@ -48,22 +48,25 @@ class LocalConfig:
   holdout: float | None = None
 
   def __post_init__(self) -> None:
-    validation.integer('local_epochs', self.local_epochs, low=1)
-    validation.integer('batch_size', self.batch_size, low=1)
-    validation.real('learning_rate', self.learning_rate, 0, open_low=True)
+    validation.limited('local_epochs', self.local_epochs)
+    validation.limited('batch_size', self.batch_size)
+    validation.limited('learning_rate', self.learning_rate)
     if isinstance(self.optimizer, str):
       validation.choice('optimizer', self.optimizer, choices.OPTIMIZERS)
+    elif self.learning_rate != LocalConfig.learning_rate:
+      hint = 'has no effect: the Keras optimizer has a learning rate of its own'
+      raise errors.InputError('learning_rate', self.learning_rate, hint)
     validation.choice('loss', self.loss, choices.LOSSES)
     validation.choice(
       'loss_reduction', self.loss_reduction, choices.LOSS_REDUCTIONS
     )
     validation.choice('anneal_clock', self.anneal_clock, choices.ANNEAL_CLOCKS)
-    validation.real('proximal_mu', self.proximal_mu, 0)
+    validation.limited('proximal_mu', self.proximal_mu)
     validation.choice(
       'optimizer_clock', self.optimizer_clock, choices.OPTIMIZER_CLOCKS
     )
     if self.holdout is not None:
-      validation.real('holdout', self.holdout, 0, 0.9, open_low=True)
+      validation.limited('holdout', self.holdout)
 
   def to_json(self) -> dict[str, Any]:
     """Returns the fields as JSON values."""

@@ -22,6 +22,9 @@ from safl_tf.core import state as state_lib
 from safl_tf.data import client_data
 from safl_tf.util import errors, hardware
 
+# The largest plan of a client's batches, in examples; 1 GiB.
+_MAX_PLANNED = 2**28
+
 # client -> its own model z, and z̄ as the client receives it, if there is one
 Models = Callable[[int], tuple[np.ndarray, np.ndarray | None]]
 
@@ -134,12 +137,22 @@ class ClientTrainer:
     self.device = self._devices[0]
     on_gpu = 'GPU' in self.device
     self._executor_name = executors.resolve(executor, on_gpu)
+    if stack is not None and self._executor_name != 'vectorized':
+      hint = f'has no effect on the executor {self._executor_name}'
+      raise errors.InputError('stack', stack, f'{hint}; it is for vectorized')
     self.clients = clients
     self._algorithm = algorithm
     self._config = config
     largest = int(clients.sizes.max())
     held_out = config.num_held_out(largest)
     self._max_steps = int(config.steps(largest - held_out))
+    if self._max_steps * config.batch_size > _MAX_PLANNED:
+      raise errors.InputError(
+        'local_epochs',
+        config.local_epochs,
+        f'a client of {largest} examples would have {self._max_steps} batches '
+        f'of {config.batch_size} in a round; must be fewer',
+      )
     self._max_measured = 0
     if algorithm.gate.needs_accuracy:
       measured = held_out or largest

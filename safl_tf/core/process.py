@@ -98,7 +98,7 @@ class FederatedProcess:
     )
     self._store_dir = store_dir
     if stack is not None:
-      validation.integer('stack', stack, low=1)
+      validation.limited('stack', stack)
     self._trainer = client_trainer.ClientTrainer(
       model,
       clients,
@@ -124,7 +124,7 @@ class FederatedProcess:
 
     There is no z̄ yet, unless clients take one step from a shared model.
     """
-    validation.integer('seed', seed, low=0)
+    validation.limited('seed', seed)
     initial = self._initial_model(seed)
     return FederatedState(
       seed=seed,
@@ -235,16 +235,36 @@ class FederatedProcess:
 def _config(
   algorithm: algorithm_lib.Algorithm, config: client_config.LocalConfig
 ) -> client_config.LocalConfig:
-  """Returns the configuration that an algorithm's clients train with."""
-  if not algorithm.gate.needs_accuracy:  # nothing reads h
-    config = dataclasses.replace(config, holdout=None)
-  if not algorithm.one_step:
-    return config
-  if config.optimizer != 'sgd':
+  """Returns the configuration that an algorithm's clients train with.
+
+  Settings that the algorithm does not use must have their defaults.
+  """
+  if algorithm.one_step and config.optimizer != 'sgd':
     raise errors.InputError(
       'optimizer',
       config.optimizer,
       'one step over all data is plain sgd; the server may have an optimizer '
       'of its own',
     )
-  return dataclasses.replace(config, local_epochs=1)
+  unused = {}
+  rules = (algorithm.mix, algorithm.gate.decide)
+  if not any(getattr(rule, 'uses_clock', True) for rule in rules):
+    unused['anneal_clock'] = 'nothing is annealed'
+  if not algorithm.gate.needs_accuracy:
+    unused['holdout'] = 'no client measures its accuracy'
+  if algorithm.alone:
+    unused['proximal_mu'] = 'clients never receive the global model'
+  if algorithm.one_step:
+    for name in ('proximal_mu', 'optimizer_clock'):
+      unused[name] = 'clients take one step from the global model'
+    if config.local_epochs != 1:
+      unused['local_epochs'] = 'clients take one step; must be 1 or omitted'
+  defaults = client_config.LocalConfig()
+  for name, reason in unused.items():
+    value = getattr(config, name)
+    if value != getattr(defaults, name):
+      hint = f'has no effect with this algorithm: {reason}'
+      raise errors.InputError(name, value, hint)
+  if algorithm.one_step:
+    return dataclasses.replace(config, local_epochs=1)
+  return config

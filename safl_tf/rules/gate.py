@@ -19,6 +19,7 @@ def always() -> Gate:
     del seed, t, h_global, h_local
     return Decision(tf.constant(True), tf.constant(1.0), tf.constant(0.0))
 
+  decide.uses_clock = False  # type: ignore[attr-defined]
   return Gate(decide, needs_accuracy=False)
 
 
@@ -36,7 +37,7 @@ def accuracy_gap(nu: float = 0.5) -> Gate:
   Returns:
     A gate on the accuracies, in [0, 1], of the global and the client's model.
   """
-  validation.real('nu', nu, 0, open_low=True)
+  validation.limited('nu', nu)
 
   def decide(
     seed: tf.Tensor, t: tf.Tensor, h_global: tf.Tensor, h_local: tf.Tensor
@@ -49,4 +50,5 @@ def accuracy_gap(nu: float = 0.5) -> Gate:
     sent = random_bits.bernoulli(seed, [], q)
     return Decision(sent, tf.cast(q, tf.float32), tf.cast(delta, tf.float32))
 
+  decide.uses_clock = False  # type: ignore[attr-defined]
   return Gate(decide, needs_accuracy=True)

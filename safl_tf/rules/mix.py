@@ -19,6 +19,7 @@ def replace() -> Mix:
     del seed, t, z
     return Mixed(w=z_bar, p=tf.constant(0.0), kept_local=tf.constant(0.0))
 
+  mix.uses_clock = False  # type: ignore[attr-defined]
   return mix
 
 
@@ -31,6 +32,7 @@ def keep() -> Mix:
     del seed, t, z_bar
     return Mixed(w=z, p=tf.constant(1.0), kept_local=tf.constant(1.0))
 
+  mix.uses_clock = False  # type: ignore[attr-defined]
   return mix
 
 
@@ -51,8 +53,8 @@ def anneal(
   Returns:
     mix(seed, t, z_bar, z) -> Mixed.
   """
-  validation.real('epsilon', epsilon, 0, 1)
-  validation.real('temperature', temperature, 0, open_low=True)
+  validation.limited('epsilon', epsilon)
+  validation.limited('temperature', temperature)
   validation.choice('mix_granularity', granularity, choices.MIX_GRANULARITIES)
 
   def mix(

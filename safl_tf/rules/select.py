@@ -20,9 +20,9 @@ def uniform(
   Returns:
     select(seed, t, n) -> the sorted ids of S_t, shape [s].
   """
-  validation.real('fraction', fraction, 0, 1, open_low=True)
+  validation.limited('fraction', fraction)
   if clients_per_round is not None:
-    validation.integer('clients_per_round', clients_per_round, low=1)
+    validation.limited('clients_per_round', clients_per_round)
 
   def select(seed: int, t: int, n: int) -> np.ndarray:
     s = clients_per_round or max(1, round(fraction * n))

@@ -80,7 +80,7 @@ class Checkpoints:
 
   def __init__(self, folder: str | os.PathLike[str], keep: int = 2):
     self.folder = os.fspath(folder)
-    self.keep = validation.integer('keep', keep, 1)
+    self.keep = validation.limited('keep', keep, 'keep_checkpoints')
     self._bases: list[_Base] = []  # the last of each chain, oldest first
 
   def rounds(self) -> list[int]:

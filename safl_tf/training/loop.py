@@ -43,9 +43,9 @@ class Schedule:
 
   def __post_init__(self) -> None:
     for name in ('rounds', 'eval_every', 'checkpoint_every'):
-      validation.integer(name, getattr(self, name), low=1)
+      validation.limited(name, getattr(self, name))
     if self.stop_at_accuracy is not None:
-      validation.real('stop_at_accuracy', self.stop_at_accuracy, 0, 1)
+      validation.limited('stop_at_accuracy', self.stop_at_accuracy)
 
   def evaluates(self, t: int) -> bool:
     """Returns whether round t is evaluated."""

@@ -3,6 +3,8 @@
 import re
 from typing import Any
 
+_MAX_REASON = 400  # characters; libraries quote whole arrays and signatures
+
 
 class InputError(ValueError):
   """Invalid user input, described in one line.
@@ -40,4 +42,7 @@ def reason(error: Exception) -> str:
   plain = re.sub(noise, '', str(error))
   lines = [line.strip() for line in plain.splitlines() if line.strip()]
   causes = [line for line in lines if not line.startswith('Exception enc')]
-  return (causes or lines or [type(error).__name__])[0][:200]
+  line = (causes or lines or [type(error).__name__])[0]
+  if len(line) <= _MAX_REASON:
+    return line
+  return f'{line[:_MAX_REASON].rpartition(" ")[0] or line[:_MAX_REASON]} …'

@@ -4,9 +4,86 @@ import difflib
 import math
 import numbers
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from safl_tf.util import errors
+
+MAX_SEED = 2**63 - 1
+
+
+class Range(NamedTuple):
+  """The numbers that an argument accepts, see `real` and `integer`."""
+
+  low: float
+  high: float
+  whole: bool = True
+  open_low: bool = False
+  open_high: bool = False
+
+
+def _positive(high: float) -> Range:
+  return Range(0, high, whole=False, open_low=True)
+
+
+# Arguments and flags by name. Upper limits are far above sensible values, and
+# low enough that nothing overflows or asks for absurd amounts of memory.
+LIMITS = {
+  'test_fraction': _positive(1),
+  'num_clients': Range(1, 10**6),
+  'mean_examples': _positive(1e9),
+  'variance_examples': Range(0, 1e18, whole=False),
+  'max_labels': Range(1, 10**6),
+  'dirichlet_alpha': Range(1e-9, 1e9, whole=False),
+  'shards_per_client': Range(1, 10**6),
+  'quantity_sigma': Range(0, 100, whole=False),
+  'biased_fraction': Range(0, 1, whole=False),
+  'biased_label': Range(0, 10**6),
+  'min_examples': Range(1, 10**9),
+  'fraction': _positive(1),
+  'clients_per_round': Range(1, 10**6),
+  'epsilon': Range(0, 1, whole=False),
+  'temperature': _positive(1e30),
+  'nu': _positive(1e30),
+  'holdout': _positive(0.9),
+  'local_epochs': Range(1, 10**5),
+  'batch_size': Range(1, 10**6),
+  'learning_rate': _positive(1e38),
+  'proximal_mu': Range(0, 1e6, whole=False),
+  'trim_fraction': Range(0, 0.5, whole=False, open_high=True),
+  'num_byzantine': Range(0, 10**6),
+  'num_selected': Range(1, 10**6),
+  'astw_base': Range(1, 1e6, whole=False),
+  'fedma_gamma': _positive(1e30),
+  'server_learning_rate': _positive(1e38),
+  'server_beta_1': Range(0, 1, whole=False, open_high=True),
+  'server_beta_2': Range(0, 1, whole=False, open_high=True),
+  'server_tau': _positive(1e6),
+  'attack_fraction': Range(0, 1, whole=False),
+  'attack_strength': Range(0, 1e30, whole=False),
+  'rounds': Range(1, 10**6),
+  'seed': Range(0, MAX_SEED),
+  'eval_every': Range(1, 10**9),
+  'checkpoint_every': Range(1, 10**9),
+  'keep_checkpoints': Range(1, 10**6),
+  'stop_at_accuracy': Range(0, 1, whole=False),
+  'stack': Range(1, 10**6),
+  'target_accuracy': _positive(1),
+  'trials': Range(2, 10**6),
+}
+
+
+def limited(name: str, value: Any, limits: str | None = None) -> Any:
+  """Returns a number within the limits of its name in `LIMITS`.
+
+  Args:
+    name: the argument, for the error.
+    value: the number.
+    limits: another name to look up.
+  """
+  low, high, whole, open_low, open_high = LIMITS[limits or name]
+  if whole:
+    return integer(name, value, low, high)
+  return real(name, value, low, high, open_low, open_high)
 
 
 def real(
@@ -15,19 +92,19 @@ def real(
   low: float = -math.inf,
   high: float = math.inf,
   open_low: bool = False,
+  open_high: bool = False,
 ) -> float:
-  """Returns a finite number in [low, high], or (low, high] with `open_low`."""
+  """Returns a finite number in [low, high], without an open end."""
   number = isinstance(value, numbers.Real) and not isinstance(value, bool)
   valid = (
     number
-    and math.isfinite(value)
     and (low < value if open_low else low <= value)
-    and value <= high
+    and (value < high if open_high else value <= high)
+    and -math.inf < value < math.inf
   )
   if not valid:
-    raise errors.InputError(
-      name, value, f'must be a number{_interval(low, high, open_low)}'
-    )
+    interval = _interval(low, high, open_low, open_high)
+    raise errors.InputError(name, value, f'must be a number{interval}')
   return float(value)
 
 
@@ -37,9 +114,8 @@ def integer(
   """Returns an integer in [low, high]."""
   whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
   if not whole or not low <= value <= high:
-    raise errors.InputError(
-      name, value, f'must be a whole number{_interval(low, high, False)}'
-    )
+    interval = _interval(low, high)
+    raise errors.InputError(name, value, f'must be a whole number{interval}')
   return int(value)
 
 
@@ -55,18 +131,24 @@ def choice(name: str, value: Any, allowed: Iterable[str]) -> str:
   return value
 
 
-def call(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
-  """Calls a function with those arguments that it accepts, by name."""
+def call(function: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
+  """Calls a function with those of a program's settings that it accepts.
+
+  Not for arguments of users, of which none may be passed over.
+  """
   accepted = function.__annotations__
-  return function(**{k: v for k, v in arguments.items() if k in accepted})
+  return function(**{k: v for k, v in settings.items() if k in accepted})
 
 
-def _interval(low: float, high: float, open_low: bool) -> str:
+def _interval(
+  low: float, high: float, open_low: bool = False, open_high: bool = False
+) -> str:
   """Formats an interval: ' in (0, 1]', ' >= 1', ' > 0' or ''."""
   if math.isinf(low) and math.isinf(high):
     return ''
   if math.isinf(high):
     return f' {">" if open_low else ">="} {low}'
   if math.isinf(low):
-    return f' <= {high}'
-  return f' in {"(" if open_low else "["}{low}, {high}]'
+    return f' {"<" if open_high else "<="} {high}'
+  left, right = '(' if open_low else '[', ')' if open_high else ']'
+  return f' in {left}{low}, {high}{right}'

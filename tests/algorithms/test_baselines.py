@@ -58,12 +58,17 @@ def test_fed_sgd_is_gradient_descent_on_all_data():
   )
 
 
-@pytest.mark.parametrize('reduction', ['sum', 'mean'])
-def test_fed_sgd_has_its_own_epochs_and_reduction(reduction):
-  other = dataclasses.replace(MEAN, local_epochs=4, loss_reduction=reduction)
+@pytest.mark.parametrize('epochs', [1, 3])
+def test_fed_sgd_has_its_own_epochs_and_reduction(epochs):
+  """Whether one says so, or leaves the defaults."""
+  other = dataclasses.replace(MEAN, local_epochs=epochs, loss_reduction='sum')
   a = after(make(safl_tf.build_fed_sgd(), other), 2)
   b = after(make(safl_tf.build_fed_sgd()), 2)
   assert a.z_bar.tobytes() == b.z_bar.tobytes()
+  with pytest.raises(
+    errors.InputError, match=r'^local_epochs=4: has no effect'
+  ):
+    make(safl_tf.build_fed_sgd(), dataclasses.replace(MEAN, local_epochs=4))
 
 
 def test_fed_sgd_by_hand():

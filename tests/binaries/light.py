@@ -10,9 +10,25 @@ import os
 import sys
 import tempfile
 
-from binaries import evaluate, export, train
+from binaries import (
+  compare,
+  evaluate,
+  export,
+  partition,
+  reproduce,
+  theory,
+  train,
+)
 
-PROGRAMS = {'evaluate': evaluate, 'export': export, 'train': train}
+PROGRAMS = {
+  'compare': compare,
+  'evaluate': evaluate,
+  'export': export,
+  'partition': partition,
+  'reproduce': reproduce,
+  'theory': theory,
+  'train': train,
+}
 
 
 def run(program, arguments, folder):

@@ -13,7 +13,7 @@ LIGHT = [
   ('train', '--epsilon=-0.1', '--epsilon=-0.1: '),
   ('train', '--epsilon=nan', '--epsilon=nan: '),
   ('train', '--epsilon=much', '--epsilon=much: must be a number'),
-  ('train', '--temperature=0', '--temperature=0.0: must be a number > 0'),
+  ('train', '--temperature=0', '--temperature=0.0: must be a number in (0, '),
   ('train', '--temperature=-80', '--temperature=-80.0: '),
   ('train', '--temperature=inf', '--temperature=inf: '),
   ('train', '--nu=0', '--nu=0.0: '),
@@ -24,7 +24,7 @@ LIGHT = [
   ('train', '--mean_examples=0', '--mean_examples=0.0: '),
   ('train', '--variance_examples=-1', '--variance_examples=-1.0: '),
   ('train', '--stop_at_accuracy=2', '--stop_at_accuracy=2.0: '),
-  ('train', '--rounds=0', '--rounds=0: must be a whole number >= 1'),
+  ('train', '--rounds=0', '--rounds=0: must be a whole number in [1, '),
   ('train', '--rounds=abc', '--rounds=abc: must be a whole number'),
   ('train', '--rounds=2.5', '--rounds=2.5: '),
   ('train', '--rounds=', '--rounds=: '),
@@ -60,7 +60,8 @@ LIGHT = [
   (
     'train',
     '--model=own.keras --activation=relu',
-    '--activation=relu: applies to built-in models only, not to own.keras',
+    '--activation=relu: has no effect with --model=own.keras; it is for '
+    '--model other than FILE.keras',
   ),
   (
     'train',
@@ -100,7 +101,7 @@ LIGHT = [
   (
     'train',
     '--epsilon=2 --nu=0',
-    '--epsilon=2.0: must be a number in [0, 1]; --nu=0.0: must be a number > 0',
+    '--epsilon=2.0: must be a number in [0, 1]; --nu=0.0: must be a number in ',
   ),
   ('train', '--holdout=1', '--holdout=1.0: '),
   ('export', '', '--run=: is required'),

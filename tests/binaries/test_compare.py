@@ -300,7 +300,7 @@ def test_changed_flag(copied, call, no_tensorflow, more):
   outcome = call('compare', *command, '--epsilon=0.5', *more)
   assert (outcome.code, outcome.out) == (2, '')
   assert outcome.err == (
-    f'safl-compare: --experiment={folder / "fedavg_seed0"}: this folder was '
+    f'safl-compare: --experiment={folder / "safl_seed0"}: this folder was '
     'made with other flags (epsilon was 0.3, is 0.5); choose another '
     '--experiment or the same flags\n'
   )

@@ -22,7 +22,7 @@ LIGHT = [
   ('--target_accuracy=0.0', 'must be a number in (0, 1]'),
   ('--target_accuracy=90.0', 'must be a number in (0, 1]'),
   ('--epsilon=1.5', 'must be a number in [0, 1]'),
-  ('--rounds=0', 'must be a whole number >= 1'),
+  ('--rounds=0', 'must be a whole number in [1, 1000000]'),
   ('--experiment=a/b', 'must be the name of a folder'),
   ('--clients_per_round=21', 'must be at most the number of clients, 20'),
   ('--algorithm=safl', 'no such flag; did you mean --algorithms? see --help'),
@@ -53,12 +53,12 @@ def test_bad_value_that_takes_tensorflow(call, tmp_path, dense):
 
 
 def runs(*arguments):
-  return compare.runs_of(programs.parse(compare.define, *arguments))
+  return compare.comparison_of(programs.parse(compare.define, *arguments)).runs
 
 
 def test_defaults():
   flags = programs.parse(compare.define)
-  configs = compare.runs_of(flags)
+  configs = compare.comparison_of(flags).runs
   folder = pathlib.Path('runs') / 'compare_mnist_sample'
   algorithms = ['fedavg', 'safl', 'extended_safl']
   assert [run.path for run in configs] == [

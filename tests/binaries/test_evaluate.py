@@ -46,7 +46,7 @@ def test_takes_the_settings_of_the_run(finished, call, tmp_path):
   assert outcome.err == (
     'safl-evaluate: --data_dir=no: must be an existing folder\n'
   )
-  given = (f'--data_dir={tmp_path}', '--dataset=mnist_sample')
+  given = ('--dataset=mnist_sample',)
   paper, _ = scores(call('evaluate', f'--model={run}', *given))
   plain, _ = scores(
     call('evaluate', f'--model={run}', *given, '--loss=categorical')

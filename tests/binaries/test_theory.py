@@ -79,8 +79,8 @@ def test_summary_is_printed(finished):
 @pytest.mark.parametrize(
   'argument, message',
   [
-    ('--trials=1', '--trials=1: must be a whole number >= 2'),
-    ('--rounds=0', '--rounds=0: must be a whole number >= 1'),
+    ('--trials=1', '--trials=1: must be a whole number in [2, 1000000]'),
+    ('--rounds=0', '--rounds=0: must be a whole number in [1, 1000000]'),
     ('--scale=smok', '--scale=smok: '),
     ('--seed=-1', '--seed=-1: '),
     ('--output_dir=', '--output_dir=: '),

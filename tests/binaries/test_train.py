@@ -315,12 +315,12 @@ def test_ctrl_c(train, monkeypatch):
 
 
 def test_flagfile(train, tmp_path):
-  (tmp_path / 'my.flags').write_text('# mine\n--rounds=3\n--epsilon=0.4\n')
+  (tmp_path / 'my.flags').write_text('# mine\n--temperature=3\n--epsilon=0.4\n')
   outcome, run = train(f'--flagfile={tmp_path}/my.flags', '--epsilon=0.6')
   assert outcome.code == 0
   flags = json.loads((run / 'hparams.json').read_text())['flags']
-  assert (flags['rounds'], flags['epsilon']) == (3, 0.6)
-  assert len(rows(run)) == 3
+  assert (flags['temperature'], flags['epsilon']) == (3, 0.6)
+  assert len(rows(run)) == 2
 
 
 def test_closed_pipe():

@@ -355,6 +355,7 @@ TWO_DEVICES = """
   from tests.core import test_executors
 
   executor = sys.argv[1]
+  options = {'stack': 2} if executor == 'vectorized' else {}
   used = []
   original = base.to_numpy
 
@@ -363,11 +364,11 @@ TWO_DEVICES = """
     return original(update)
 
   base.to_numpy = spy
-  one = test_executors.make(executor, device='cpu:1', stack=2)
+  one = test_executors.make(executor, device='cpu:1', **options)
   expected, _ = test_executors.run(one, 3)
   assert set(used) == {'CPU:1'}, used
   used.clear()
-  both = test_executors.make(executor, device='cpu', stack=2)
+  both = test_executors.make(executor, device='cpu', **options)
   state, _ = test_executors.run(both, 3)
   assert set(used) == {'CPU:0', 'CPU:1'}, used
   assert both.num_traces == 2, both.num_traces

@@ -56,9 +56,7 @@ class Options:
   data_sha256: str | None = None
 
   def __post_init__(self) -> None:
-    validation.real(
-      'test_fraction', self.test_fraction, low=0, high=1, open_low=True
-    )
+    validation.limited('test_fraction', self.test_fraction)
 
 
 def split(name: str) -> tuple[str, str]:

@@ -27,13 +27,13 @@ class Sampler:
     variance_examples: float,
     seed: int,
   ):
-    self.num_clients = validation.integer('num_clients', num_clients, low=1)
+    self.num_clients = validation.limited('num_clients', num_clients)
     if mean_examples is not None:
-      validation.real('mean_examples', mean_examples, low=0, open_low=True)
+      validation.limited('mean_examples', mean_examples)
     self._mean = mean_examples
-    variance = validation.real('variance_examples', variance_examples, low=0)
+    variance = validation.limited('variance_examples', variance_examples)
     self._deviation = math.sqrt(variance)
-    self.seed = validation.integer('seed', seed, low=0)
+    self.seed = validation.limited('seed', seed)
 
   def parts(self, total: int, draw: ClientDraw) -> list[np.ndarray]:
     """Returns the rows of all clients, for a data set of `total` examples."""

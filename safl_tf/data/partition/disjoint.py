@@ -4,7 +4,9 @@ import numpy as np
 
 from safl_tf.core import seeds
 from safl_tf.data.partition import base
-from safl_tf.util import validation
+from safl_tf.util import errors, validation
+
+_MAX_SHARDS = 10**7
 
 
 def iid(
@@ -16,7 +18,7 @@ def iid(
   """Gives all clients the same distribution.
 
   Without `mean_examples`, cuts a random permutation of the data into n disjoint
-  parts whose sizes differ by at most one and ignores `variance_examples`. With
+  parts whose sizes differ by at most one, and refuses `variance_examples`. With
   `mean_examples`, or with fewer examples than clients, each client draws m_k
   examples (see the package), at most N, without replacement.
   """
@@ -27,6 +29,9 @@ def iid(
     base.check_not_empty(y)
     total = len(y)
     if mean_examples is None and total >= sampler.num_clients:
+      if variance_examples != 100:
+        hint = 'has no effect on parts of equal sizes; give mean_examples too'
+        raise errors.InputError('variance_examples', variance_examples, hint)
       rng = seeds.generator(sampler.seed, seeds.Role.PARTITION)
       shuffled = rng.permutation(total).astype(np.int32)
       return np.array_split(shuffled, sampler.num_clients)
@@ -54,9 +59,13 @@ def shards(
   at most that many labels. With more shards than examples, shard j is example
   floor(j N / S), and clients share examples.
   """
-  num_clients = validation.integer('num_clients', num_clients, low=1)
-  each = validation.integer('shards_per_client', shards_per_client, low=1)
-  seed = validation.integer('seed', seed, low=0)
+  num_clients = validation.limited('num_clients', num_clients)
+  each = validation.limited('shards_per_client', shards_per_client)
+  if num_clients * each > _MAX_SHARDS:
+    most = _MAX_SHARDS // num_clients
+    hint = f'must be at most {most} for {num_clients} clients'
+    raise errors.InputError('shards_per_client', each, hint)
+  seed = validation.limited('seed', seed)
 
   def partition(y: np.ndarray, num_classes: int) -> list[np.ndarray]:
     del num_classes
@@ -93,9 +102,9 @@ def quantity(
   rounded so that they sum to N, with sigma in [0, 100]; 0 gives equal sizes.
   With fewer examples than clients each client gets one, and clients share them.
   """
-  num_clients = validation.integer('num_clients', num_clients, low=1)
-  sigma = validation.real('sigma', sigma, low=0, high=100)
-  seed = validation.integer('seed', seed, low=0)
+  num_clients = validation.limited('num_clients', num_clients)
+  sigma = validation.limited('sigma', sigma, 'quantity_sigma')
+  seed = validation.limited('seed', seed)
 
   def partition(y: np.ndarray, num_classes: int) -> list[np.ndarray]:
     del num_classes

@@ -28,7 +28,7 @@ def by_labels(
   do not depend on `num_clients`.
   """
   sampler = base.Sampler(num_clients, mean_examples, variance_examples, seed)
-  max_labels = validation.integer('max_labels', max_labels, low=1)
+  max_labels = validation.limited('max_labels', max_labels)
   return _few_labels(sampler, 1, max_labels, sampler.num_clients)
 
 
@@ -49,10 +49,11 @@ def biased(
   c_k = 1 in the second, whose label is `biased_label` unless that is None.
   """
   sampler = base.Sampler(num_clients, mean_examples, variance_examples, seed)
-  share = validation.real('biased_fraction', biased_fraction, low=0, high=1)
-  max_labels = validation.integer('max_labels', max_labels, low=2)
+  share = validation.limited('biased_fraction', biased_fraction)
+  high = validation.LIMITS['max_labels'].high
+  max_labels = validation.integer('max_labels', max_labels, low=2, high=high)
   if biased_label is not None:
-    biased_label = validation.integer('biased_label', biased_label, low=0)
+    biased_label = validation.limited('biased_label', biased_label)
   num_unbiased = sampler.num_clients - round(share * sampler.num_clients)
   return _few_labels(sampler, 2, max_labels, num_unbiased, biased_label)
 
@@ -84,7 +85,7 @@ def dirichlet(
   proportion while they have examples: a client may hold fewer than m_k.
   """
   sampler = base.Sampler(num_clients, mean_examples, variance_examples, seed)
-  alpha = validation.real('alpha', alpha, low=1e-9, high=1e9)
+  alpha = validation.limited('alpha', alpha, 'dirichlet_alpha')
 
   def partition(y: np.ndarray, num_classes: int) -> list[np.ndarray]:
     del num_classes

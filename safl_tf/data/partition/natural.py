@@ -18,7 +18,7 @@ def by_client(client: Any, min_examples: int = 1) -> base.Partition:
     client: the client id of each example [N]: names or whole numbers.
     min_examples: clients with fewer examples are left out.
   """
-  low = validation.integer('min_examples', min_examples, low=1)
+  low = validation.limited('min_examples', min_examples)
   client_ids = _check_ids(client)
   names, inverse, counts = np.unique(
     client_ids, return_inverse=True, return_counts=True

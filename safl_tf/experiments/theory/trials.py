@@ -86,7 +86,7 @@ def build_process(
       **rate,
     ),
     executor=executor,
-    stack=bed.n,
+    stack=bed.n if executor == 'vectorized' else None,
   )
 
 

@@ -20,10 +20,14 @@ from safl_tf.rules.aggregate.robust import (
   multi_krum,
   trimmed_mean,
 )
-from safl_tf.rules.aggregate.server_optimizer import server_optimizer
+from safl_tf.rules.aggregate.server_optimizer import (
+  OPTIMIZER_ARGUMENTS,
+  server_optimizer,
+)
 from safl_tf.rules.aggregate.temporal import temporal, temporal_weights
 
 __all__ = [
+  'OPTIMIZER_ARGUMENTS',
   'Aggregated',
   'Aggregator',
   'Layout',

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from safl_tf.rules.aggregate import base
-from safl_tf.util import errors, validation
+from safl_tf.util import validation
 
 Models = Sequence[np.ndarray]
 
@@ -37,10 +37,7 @@ def trimmed_mean(trim_fraction: float = 0.2) -> base.Aggregator:
   Args:
     trim_fraction: the share to drop at each end, in [0, 0.5). 0 is the mean.
   """
-  if validation.real('trim_fraction', trim_fraction, 0, 0.5) == 0.5:
-    raise errors.InputError(
-      'trim_fraction', trim_fraction, 'must be less than 0.5'
-    )
+  validation.limited('trim_fraction', trim_fraction)
 
   def estimate(z: Models) -> np.ndarray:
     return _trimmed(z, int(trim_fraction * len(z)))
@@ -62,7 +59,7 @@ def krum(num_byzantine: int | None = None) -> base.Aggregator:
       any guarantee.
   """
   if num_byzantine is not None:
-    validation.integer('num_byzantine', num_byzantine, 0)
+    validation.limited('num_byzantine', num_byzantine)
 
   def estimate(z: Models) -> np.ndarray:
     scores = _krum_scores(z, _byzantine(num_byzantine, len(z)))
@@ -84,9 +81,9 @@ def multi_krum(
       A round with fewer models averages all of them.
   """
   if num_byzantine is not None:
-    validation.integer('num_byzantine', num_byzantine, 0)
+    validation.limited('num_byzantine', num_byzantine)
   if num_selected is not None:
-    validation.integer('num_selected', num_selected, 1)
+    validation.limited('num_selected', num_selected)
 
   def estimate(z: Models) -> np.ndarray:
     f = _byzantine(num_byzantine, len(z))

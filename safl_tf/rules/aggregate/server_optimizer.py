@@ -12,6 +12,16 @@ _LEARNING_RATES = {
   'adam': 0.01,
   'yogi': 0.01,
 }
+# The arguments that each optimizer uses.
+_MOMENTS = ('learning_rate', 'beta_1', 'beta_2', 'tau')
+OPTIMIZER_ARGUMENTS = {
+  'sgd': ('learning_rate',),
+  'momentum': ('learning_rate', 'beta_1'),
+  'adagrad': ('learning_rate', 'beta_1', 'tau'),
+  'adam': _MOMENTS,
+  'yogi': _MOMENTS,
+}
+_DEFAULTS = {'beta_1': 0.9, 'beta_2': 0.99, 'tau': 1e-3}
 _INNER = 'inner/'  # prefix of the inner aggregator's arrays
 
 
@@ -19,9 +29,9 @@ def server_optimizer(
   inner: base.Aggregator | None = None,
   optimizer: str = 'adam',
   learning_rate: float | None = None,
-  beta_1: float = 0.9,
-  beta_2: float = 0.99,
-  tau: float = 1e-3,
+  beta_1: float = _DEFAULTS['beta_1'],
+  beta_2: float = _DEFAULTS['beta_2'],
+  tau: float = _DEFAULTS['tau'],
 ) -> base.Aggregator:
   """Wraps an aggregator: FedOpt (Reddi et al. 2021) and FedAvgM.
 
@@ -48,6 +58,8 @@ def server_optimizer(
       inner aggregator leaves unchanged in a round.
     beta_2: β₂ in [0, 1).
     tau: τ, the degree of adaptivity; larger values adapt less.
+
+  Values of arguments that the optimizer does not use are refused.
   """
   inner = base.by_size() if inner is None else inner
   if not isinstance(inner, base.Aggregator):
@@ -55,11 +67,11 @@ def server_optimizer(
   validation.choice('optimizer', optimizer, choices.SERVER_OPTIMIZERS)
   if learning_rate is None:
     learning_rate = _LEARNING_RATES[optimizer]
-  validation.real('learning_rate', learning_rate, 0, open_low=True)
-  validation.real('tau', tau, 0, open_low=True)
-  for name, value in ('beta_1', beta_1), ('beta_2', beta_2):
-    if validation.real(name, value, 0, 1) == 1:
-      raise errors.InputError(name, value, 'must be less than 1')
+  validation.limited('learning_rate', learning_rate, 'server_learning_rate')
+  for name, value in ('beta_1', beta_1), ('beta_2', beta_2), ('tau', tau):
+    validation.limited(name, value, f'server_{name}')
+    if name not in OPTIMIZER_ARGUMENTS[optimizer] and value != _DEFAULTS[name]:
+      raise errors.InputError(name, value, f'has no effect on {optimizer}')
 
   def init(layout: base.Layout) -> base.Memory:
     size = layout.trainable_size

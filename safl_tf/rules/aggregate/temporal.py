@@ -42,7 +42,7 @@ def temporal(
       layers, rounded up, if there are none. Non-trainable values such as moving
       statistics belong to the shallow layers.
   """
-  validation.real('base', base, 1)
+  validation.limited('base', base, 'astw_base')
   validation.integer('loop', loop, 1)
   validation.integer('deep_rounds', deep_rounds, 1, loop)
   if shallow is not None:

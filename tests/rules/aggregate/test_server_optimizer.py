@@ -106,11 +106,19 @@ def test_is_what_the_formula_says(optimizer, inner, dtype):
     np.testing.assert_allclose(got, wanted, rtol=0, atol=precision)
 
 
+def used(optimizer, *settings):
+  """Of learning rate, betas and tau, those that the optimizer uses."""
+  names = ('learning_rate', 'beta_1', 'beta_2', 'tau')
+  own = aggregate.OPTIMIZER_ARGUMENTS[optimizer]
+  return {n: v for n, v in zip(names, settings, strict=True) if n in own}
+
+
 @every_optimizer
 def test_settings_are_used(optimizer):
   received = list(rounds(dtype=np.float64))
   settings = 0.7, 0.5, 0.25, 0.1  # learning rate, betas, tau
-  rule = aggregate.server_optimizer(None, optimizer, *settings)
+  own = used(optimizer, *settings)
+  rule = aggregate.server_optimizer(None, optimizer, **own)
   expected = by_hand(aggregate.by_size(), received, optimizer, *settings)
   for (got, _), wanted in zip(run(rule, received), expected, strict=True):
     np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-14)
@@ -129,7 +137,8 @@ def test_settings_are_used(optimizer):
 )
 def test_vectors(optimizer, expected):
   one = layout.Layout((layout.Tensor('a/kernel', (1,), 0, True),))
-  rule = aggregate.server_optimizer(None, optimizer, 1.0, 0.5, 0.5, 1.0)
+  own = used(optimizer, 1.0, 0.5, 0.5, 1.0)
+  rule = aggregate.server_optimizer(None, optimizer, **own)
 
   def update(value):
     return aggregate.Updates(
@@ -210,7 +219,8 @@ def test_moving_statistics_are_the_inner_aggregators(optimizer, inner):
   ],
 )
 def test_slots(optimizer, slots):
-  rule = aggregate.server_optimizer(aggregate.temporal(), optimizer, tau=0.2)
+  own = used(optimizer, 1.0, 0.9, 0.99, 0.2)
+  rule = aggregate.server_optimizer(aggregate.temporal(), optimizer, **own)
   memory = rule.init(LAYOUT)
   inner = aggregate.temporal().init(LAYOUT)
   inners = {f'inner/{name}' for name in inner}
@@ -373,3 +383,13 @@ def test_refused(argument, value):
 def test_inner_must_be_an_aggregator():
   with pytest.raises(errors.InputError, match=r'inner=.*must be an Aggregator'):
     aggregate.server_optimizer(aggregate.by_size)
+
+
+@every_optimizer
+@pytest.mark.parametrize('name', ['beta_1', 'beta_2', 'tau'])
+def test_settings_that_are_not_used_are_refused(optimizer, name):
+  if name in aggregate.OPTIMIZER_ARGUMENTS[optimizer]:
+    aggregate.server_optimizer(None, optimizer, **{name: 0.5})
+  else:
+    with pytest.raises(errors.InputError, match=f'^{name}=0.5: has no effect'):
+      aggregate.server_optimizer(None, optimizer, **{name: 0.5})

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from safl_tf.util import choices, validation
+from safl_tf.util import choices, errors, validation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,5 +34,8 @@ class MatchConfig:
     validation.choice('fedma_matching', self.matching, choices.FEDMA_MATCHINGS)
     validation.choice('fedma_schedule', self.schedule, choices.FEDMA_SCHEDULES)
     validation.choice('fedma_average', self.average, choices.FEDMA_AVERAGES)
-    validation.real('fedma_gamma', self.gamma, 0, open_low=True)
+    validation.limited('fedma_gamma', self.gamma)
+    if self.matching != 'bbp' and self.gamma != MatchConfig.gamma:
+      hint = f'has no effect on {self.matching} matching; it is for bbp'
+      raise errors.InputError('fedma_gamma', self.gamma, hint)
     validation.integer('fedma_sweeps', self.sweeps, low=1)

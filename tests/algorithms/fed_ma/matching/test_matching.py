@@ -67,9 +67,8 @@ def test_map_with_a_prior_mean():
 def test_clients_may_count_by_size(rule, average, expected):
   """Weights have the mean 1: 0.5 and 1.5, and the prior's is 1."""
   rows = [np.array([[1.0]]), np.array([[3.0]])]
-  settings = matching.MatchConfig(
-    rule, average=average, by_size=True, gamma=1e-3
-  )
+  gamma = {'gamma': 1e-3} if rule == 'bbp' else {}
+  settings = matching.MatchConfig(rule, average=average, by_size=True, **gamma)
   result = matched(settings, rows, [100, 300])
   np.testing.assert_allclose(result.rows, [[expected]])
 
