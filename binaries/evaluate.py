@@ -56,9 +56,9 @@ def main(flags: absl_flags.FlagValues) -> None:
   path = group.required(flags, 'model')
   if not os.path.isdir(path):
     training.check_keras_file(path)
-  _check_trust(pathlib.Path(path), flags.trust)
   trained = (metrics_log.read_hparams(path, 'model') or {}).get('flags') or {}
   data = _data(flags, trained)
+  _check_trust(pathlib.Path(path), flags.trust)
   loss = flags.loss or trained.get('loss', 'categorical')
   program.start_tensorflow()
   from safl_tf.core import flat_model

@@ -80,7 +80,10 @@ class RunDirectory:
   def check(self) -> None:
     """Refuses a directory of others, or of a run with other flags."""
     is_own = os.path.exists(self.path / 'hparams.json')
-    output_folder.check(self.path, 'run', self._argument, is_own)
+    above = self.path.parent
+    is_usable = above.is_dir() and os.access(above, os.W_OK | os.X_OK)
+    argument = self._argument if is_usable else 'output_dir'
+    output_folder.check(self.path, 'run', argument, is_own)
     hparams = metrics_log.read_hparams(self.path, self._argument)
     if hparams is None:
       if self._done:
