@@ -120,6 +120,8 @@ def main(flags: absl_flags.FlagValues) -> None:
   if not missing:
     logging.info('all %d runs are finished', len(runs))
   dataset = _load(missing)
+  if dataset is not None:
+    sweep.check_data(runs, dataset)
   write = lambda: _write(path, runs, at_rounds, flags.target_accuracy)
   failures: list[str] = []
   table = ''

@@ -175,6 +175,8 @@ def _reproduce(job: Job) -> None:
     program.start_tensorflow()
     data, problems = _load([configs[i] for i in missing])
     ready = [i for i in missing if configs[i].dataset in data]
+    for name, dataset in data.items():
+      sweep.check_data([c for c in sources if c.dataset == name], dataset)
     nothing = not ready and len(missing) == len(wanted)
     for name, error in problems.items():
       if nothing or not job.plan.skip_missing_data:

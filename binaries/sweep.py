@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from safl_tf.util import errors
@@ -73,6 +74,18 @@ def is_complete(config: RunConfig) -> bool:
   plot = config.path / 'plots' / 'partition.png'
   metrics = config.path / 'metrics.csv'
   return plot.exists() and plot.stat().st_mtime >= metrics.stat().st_mtime
+
+
+def check_data(
+  configs: Iterable[RunConfig], dataset: 'dataset_lib.Dataset'
+) -> None:
+  """Refuses runs on other data, so that no table mixes data sets."""
+  from safl_tf.training import identity
+
+  test_data = (dataset.x_test, dataset.y_test)
+  part = identity.of_inputs(dataset.x_train, test_data)
+  for config in configs:
+    config.directory().check_part(part)
 
 
 def run(config: RunConfig, dataset: 'dataset_lib.Dataset') -> str | None:

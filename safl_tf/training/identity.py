@@ -43,7 +43,7 @@ def of_run(
     'seed': state.seed,
     'eval_every': eval_every,
     **metadata,
-    **of_data(process.clients, test_data),
+    **_of_data(process.clients, test_data),
     **_of_model(process.model, state),
     **algorithm_lib.describe(process.algorithm),
     **_of_config(process.config),
@@ -53,7 +53,7 @@ def of_run(
   }
 
 
-def of_data(
+def _of_data(
   clients: client_data.ClientData, test_data: tuple[Any, np.ndarray] | None
 ) -> dict[str, Any]:
   """Returns the part of the identity that depends on the data alone."""
@@ -61,20 +61,25 @@ def of_data(
     *map(digests.of_array, (clients.rows, clients.sizes)),
     *map(repr, clients.client_ids),
   ]
-  identity = {
-    'inputs': _digest_inputs(clients.x),
+  return {
+    **of_inputs(clients.x, test_data),
     'labels': digests.of_array(clients.y),
     'num_classes': clients.num_classes,
     'num_clients': clients.num_clients,
     'partition': digests.of_text('\n'.join(partition)),
-    'test_inputs': None,
-    'test_labels': None,
   }
-  if test_data is not None:
-    x, y = test_data
-    identity['test_inputs'] = _digest_inputs(x)
-    identity['test_labels'] = digests.of_array(y)
-  return identity
+
+
+def of_inputs(
+  x: Any, test_data: tuple[Any, np.ndarray] | None
+) -> dict[str, Any]:
+  """Returns the part that no partition, attack or algorithm changes."""
+  test_x, test_y = test_data or (None, None)
+  return {
+    'inputs': _digest_inputs(x),
+    'test_inputs': None if test_x is None else _digest_inputs(test_x),
+    'test_labels': None if test_y is None else digests.of_array(test_y),
+  }
 
 
 def versions() -> dict[str, str]:

@@ -98,6 +98,13 @@ class RunDirectory:
     own = self._flags or {}
     return metrics_log.differing(flags, own, ignore=_MUTABLE_FLAGS)
 
+  def check_part(self, identity: Mapping[str, Any]) -> None:
+    """Refuses a run that differs in these parts of its identity."""
+    hparams = metrics_log.read_hparams(self.path, self._argument)
+    if hparams is not None:
+      known = {name: hparams['identity'].get(name) for name in identity}
+      self._refuse(metrics_log.differing(known, identity), 'settings')
+
   @contextmanager
   def opened(self) -> Iterator[None]:
     """Creates the directory and locks it for this process; reentrant."""

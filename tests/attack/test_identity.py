@@ -6,6 +6,7 @@ refused, the message names what differs, and no file changes.
 
 import dataclasses
 import functools
+import os
 import shutil
 
 import keras
@@ -15,10 +16,12 @@ import tensorflow as tf
 from absl import logging
 
 import safl_tf
+from binaries.flags import data as data_flags
 from safl_tf.training import metrics_log
 from safl_tf.util import errors
 from tests import tiny
 from tests.binaries import programs
+from tests.data.speech_commands import make_archive
 
 CONFIG = safl_tf.LocalConfig(local_epochs=1, batch_size=8, learning_rate=0.02)
 X, Y = tiny.blobs(71)
@@ -444,3 +447,77 @@ def test_python_and_the_program_share_a_run(command, call, tmp_path):
   whole = (*command, '--rounds=4', '--experiment=whole')
   assert call('train', *whole).code == 0
   assert programs.metrics(run) == programs.metrics(tmp_path / 'whole')
+
+
+@pytest.fixture
+def other_data(monkeypatch):
+  """Makes the same flags load other inputs, as another TFDS folder would."""
+  load = data_flags.Data.load
+
+  def change():
+    def load_other(self, *args):
+      dataset = load(self, *args)
+      return dataclasses.replace(dataset, x_train=255 - dataset.x_train)
+
+    monkeypatch.setattr(data_flags.Data, 'load', load_other)
+
+  return change
+
+
+def test_another_folder_of_data_is_refused(call, dense, tmp_path, other_data):
+  command = (*SMALL, f'--model={dense}', f'--output_dir={tmp_path}')
+  assert call('train', *command).code == 0
+  before = programs.snapshot(tmp_path)
+  other_data()
+  outcome = call('train', *command, '--rounds=3')
+  run = tmp_path / 'safl_mnist_sample'
+  programs.check_refused(
+    outcome, 'train', f'--experiment={run}: ... other settings (inputs was '
+  )
+  assert programs.snapshot(tmp_path) == before
+
+
+def test_no_table_mixes_data(call, dense, tmp_path, other_data):
+  command = (*SMALL, f'--model={dense}', f'--output_dir={tmp_path}')
+  assert call('compare', *command, '--algorithms=fedavg').code == 0
+  before = programs.snapshot(tmp_path)
+  other_data()
+  outcome = call('compare', *command, '--algorithms=fedavg,safl')
+  run = tmp_path / 'compare_mnist_sample' / 'fedavg_seed0'
+  programs.check_refused(
+    outcome, 'compare', f'--experiment={run}: ... (inputs was '
+  )
+  assert programs.snapshot(tmp_path) == before
+
+
+def test_changed_clips_are_refused(call, tmp_path):
+  """A clip that keeps its name, length and time."""
+  clips = make_archive.write_folder(tmp_path / 'clips')
+  keras.Sequential(
+    [
+      keras.Input((49, 13, 1)),
+      keras.layers.Flatten(),
+      keras.layers.Dense(30),
+    ]
+  ).save(tmp_path / 'flat.keras')
+  command = (
+    *SMALL[2:],
+    '--dataset=speech_commands',
+    f'--speech_dir={clips}',
+    '--partition=client',
+    f'--model={tmp_path}/flat.keras',
+    f'--output_dir={tmp_path}',
+    '--experiment=run',
+  )
+  outcome = call('train', *command)
+  assert outcome.code == 0, outcome.err
+  clip = clips / make_archive.names(make_archive.TRAIN_SPEAKERS)[0]
+  times = clip.stat()
+  samples = make_archive.noise(7, (times.st_size - 44) // 2)
+  clip.write_bytes(make_archive.wav(samples))
+  os.utime(clip, ns=(times.st_atime_ns, times.st_mtime_ns))
+  assert clip.stat().st_size == times.st_size
+  outcome = call('train', *command, '--rounds=3')
+  programs.check_refused(
+    outcome, 'train', f'--experiment={tmp_path}/run: ... (inputs was '
+  )
