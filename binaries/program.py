@@ -54,7 +54,7 @@ def run(
   except errors.InputError as error:
     dashes = '--' if error.argument in flags else ''
     _exit(name, f'{dashes}{error}', 2)
-  except ExitError as error:
+  except (ExitError, errors.RunError) as error:
     _exit(name, str(error), 1)
   except KeyboardInterrupt:
     _exit(name, 'stopped; the same command resumes', 130)

@@ -28,10 +28,16 @@ class Model(Group, topic='model'):
     'relu in light_vgg if not given.',
   )
   init: str = choice(
-    'per_client',
+    'auto',
     choices.INITS,
     'Whether clients start from initial models of their own or from a shared '
-    'one (with the weights of a .keras file).',
+    'one (with the weights of a .keras file); auto is shared for a .keras '
+    'file, else per_client.',
+  )
+  from_logits: bool | None = boolean(
+    None,
+    'Whether the outputs of a .keras file are logits; the loss it was compiled '
+    'with or its last layer says it if not given.',
   )
   model_sha256: str | None = None
 
@@ -43,6 +49,9 @@ class Model(Group, topic='model'):
       name = 'lenet5' if digits else 'light_vgg'
     if not name.endswith('.keras'):
       validation.choice('model', name, ['auto', *choices.MODELS, 'FILE.keras'])
+      if self.from_logits is not None:
+        hint = f'applies to .keras files only, not to {name}'
+        raise errors.InputError('from_logits', self.from_logits, hint)
       return dataclasses.replace(self, model=name)
     check_keras_file(name)
     hint = f'applies to built-in models only, not to {name}'

@@ -51,6 +51,9 @@ class LocalConfig:
     validation.integer('local_epochs', self.local_epochs, low=1)
     validation.integer('batch_size', self.batch_size, low=1)
     validation.real('learning_rate', self.learning_rate, 0, open_low=True)
+    takes = f'one of {", ".join(choices.OPTIMIZERS)} or a Keras optimizer'
+    kinds = (str, keras.optimizers.Optimizer)
+    validation.instance('optimizer', self.optimizer, kinds, takes)
     if isinstance(self.optimizer, str):
       validation.choice('optimizer', self.optimizer, choices.OPTIMIZERS)
     validation.choice('loss', self.loss, choices.LOSSES)

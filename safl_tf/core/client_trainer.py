@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import keras
 import numpy as np
@@ -20,12 +20,13 @@ from safl_tf.core import (
 )
 from safl_tf.core import state as state_lib
 from safl_tf.data import client_data
-from safl_tf.util import errors, hardware
+from safl_tf.util import errors, hardware, validation
 
 # client -> its own model z, and z̄ as the client receives it, if there is one
 Models = Callable[[int], tuple[np.ndarray, np.ndarray | None]]
 
 
+@runtime_checkable
 class Attack(Protocol):
   """The behaviour of malicious clients; see `safl_tf.attacks.Attack`."""
 
@@ -95,6 +96,7 @@ class ClientTrainer:
     device: the TensorFlow device; the first of several.
     jit_compile: whether XLA compiles training.
     malicious: the clients that the attack chose.
+    rules: the algorithm, with checks of what its rules return.
 
   Args:
     model: a function that returns a new Keras model, or a Keras model.
@@ -106,6 +108,7 @@ class ClientTrainer:
     device: 'auto', 'cpu', 'gpu' or one such as 'gpu:1'.
     stack: how many clients 'vectorized' stacks; by memory if None.
     attack: what malicious clients do, if there are any.
+    from_logits: whether the model's outputs are logits, see `FlatModel`.
   """
 
   def __init__(
@@ -119,8 +122,15 @@ class ClientTrainer:
     device: str = 'auto',
     stack: int | None = None,
     attack: Attack | None = None,
+    from_logits: bool | None = None,
   ):
+    from safl_tf.core import checked
+
+    takes = 'a safl_tf.Attack or None'
+    validation.instance('attack', attack, Attack, takes, optional=True)
+    self.rules = checked.rules(algorithm)
     self._attack = attack
+    self._from_logits = from_logits
     self.malicious = np.zeros(0, np.int64)
     if attack is not None:
       attack.check(algorithm)
@@ -135,7 +145,6 @@ class ClientTrainer:
     on_gpu = 'GPU' in self.device
     self._executor_name = executors.resolve(executor, on_gpu)
     self.clients = clients
-    self._algorithm = algorithm
     self._config = config
     largest = int(clients.sizes.max())
     held_out = config.num_held_out(largest)
@@ -149,7 +158,7 @@ class ClientTrainer:
       per_example=False,
       max_steps=self._max_steps,
       max_measured=self._max_measured,
-      cohort=len(algorithm.select(0, 1, clients.num_clients)),
+      cohort=len(self.rules.select(0, 1, clients.num_clients)),
       on_gpu=on_gpu,
       stack=stack,
     )
@@ -162,6 +171,7 @@ class ClientTrainer:
   ) -> 'ClientTrainer':
     """Returns a trainer for models of another shape; it shares the data."""
     other = copy.copy(self)
+    other._from_logits = self.model.from_logits
     other._build(model)
     return other
 
@@ -237,6 +247,14 @@ class ClientTrainer:
     frozen: int,
   ) -> client_update.ClientInput:
     config = self._config
+    for vector in (z,) if z_bar is None else (z, z_bar):
+      if vector.shape != (self.model.size,) or vector.dtype != self.model.dtype:
+        raise errors.InputError(
+          'state',
+          f'a model of {vector.dtype} {list(vector.shape)} for client {k}',
+          f'must be {np.dtype(self.model.dtype)} [{self.model.size}]; the state'
+          ' is of another process',
+        )
     roles = (seeds.Role.MIX, seeds.Role.GATE, seeds.Role.MODEL)
     trained, measured = batching.split(
       self.clients.indices(k),
@@ -285,7 +303,7 @@ class ClientTrainer:
 
     name, options = self._executor_name, self._options
     with tf.device(self.device):
-      self.model = _flat_model(model, self.clients)
+      self.model = _flat_model(model, self.clients, self._from_logits)
       lowered = choose.fast_model(
         self.model.template,
         self._jit_choice,
@@ -296,7 +314,7 @@ class ClientTrainer:
     self.jit_compile = lowered.jit_compile
     updates = [
       client_update.ClientUpdate(
-        self.model, self._algorithm, self._config, x, y, place
+        self.model, self.rules, self._config, x, y, place
       )
       for place, (x, y) in zip(self._devices, self._data, strict=True)
     ]
@@ -317,12 +335,14 @@ def _put(clients: client_data.ClientData, place: str) -> tuple[Any, tf.Tensor]:
 
 
 def _flat_model(
-  model: keras.Model | flat_model.ModelFn, clients: client_data.ClientData
+  model: keras.Model | flat_model.ModelFn,
+  clients: client_data.ClientData,
+  from_logits: bool | None,
 ) -> flat_model.FlatModel:
   """Flattens a model, and checks that it takes the data and fits the labels."""
   example = tf.nest.map_structure(lambda a: a[:2], clients.x)
   try:
-    flat = flat_model.FlatModel(model, example)
+    flat = flat_model.FlatModel(model, example, from_logits)
     outputs = flat.template(example)
   except errors.InputError:
     raise

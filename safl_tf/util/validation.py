@@ -55,6 +55,29 @@ def choice(name: str, value: Any, allowed: Iterable[str]) -> str:
   return value
 
 
+def instance(
+  name: str,
+  value: Any,
+  kind: type | tuple[type, ...],
+  takes: str,
+  optional: bool = False,
+) -> Any:
+  """Returns an instance of a class, or None if that is allowed.
+
+  Args:
+    name: of the argument.
+    value: what was given.
+    kind: the class or classes.
+    takes: what the argument takes, for the error message.
+    optional: whether None is allowed.
+  """
+  if isinstance(value, kind) or (optional and value is None):
+    return value
+  plain = value is None or isinstance(value, str | int | float)
+  shown = value if plain else type(value).__name__
+  raise errors.InputError(name, shown, f'must be {takes}')
+
+
 def call(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
   """Calls a function with those arguments that it accepts, by name."""
   accepted = function.__annotations__
