@@ -30,9 +30,7 @@ def rules(algorithm: algorithm_lib.Algorithm) -> algorithm_lib.Algorithm:
     mix=lambda *args: _mixed(algorithm.mix(*args), args[-1]),
     gate=gate._replace(decide=lambda *args: _decision(gate.decide(*args))),
     aggregate=aggregate._replace(
-      apply=lambda memory, updates, z_bar: _aggregated(
-        aggregate.apply(memory, updates, z_bar), updates.z[0]
-      ),
+      apply=lambda *args: _aggregated(aggregate, *args),
       init=lambda layout: _memory(aggregate.init(layout)),
       uploads=lambda layout, t: _uploads(aggregate.uploads(layout, t), layout),
     ),
@@ -91,15 +89,22 @@ def _tensor(
   return tensor
 
 
-def _aggregated(value: Any, z: np.ndarray) -> algorithm_lib.Aggregated:
+def _aggregated(
+  aggregate: algorithm_lib.Aggregator,
+  memory: algorithm_lib.Memory,
+  updates: algorithm_lib.Updates,
+  z_bar: np.ndarray | None,
+) -> algorithm_lib.Aggregated:
+  with np.errstate(over='ignore', invalid='ignore'):  # the process reports it
+    value = aggregate.apply(memory, updates, z_bar)
   if not isinstance(value, tuple) or len(value) != 2:
     _refuse('aggregate', value, 'must return an Aggregated(z_bar, memory)')
-  z_bar, memory = value
-  same = isinstance(z_bar, np.ndarray) and z_bar.shape == z.shape
-  if not same or z_bar.dtype != z.dtype:
+  new, z = value[0], updates.z[0]
+  same = isinstance(new, np.ndarray) and new.shape == z.shape
+  if not same or new.dtype != z.dtype:
     takes = f'{z.dtype} {list(z.shape)}, like the uploads'
-    _refuse('aggregate', z_bar, f'must return a z_bar of {takes}')
-  return algorithm_lib.Aggregated(z_bar, _memory(memory))
+    _refuse('aggregate', new, f'must return a z_bar of {takes}')
+  return algorithm_lib.Aggregated(new, _memory(value[1]))
 
 
 def _memory(value: Any) -> algorithm_lib.Memory:

@@ -96,7 +96,6 @@ class ClientTrainer:
     device: the TensorFlow device; the first of several.
     jit_compile: whether XLA compiles training.
     malicious: the clients that the attack chose.
-    rules: the algorithm, with checks of what its rules return.
 
   Args:
     model: a function that returns a new Keras model, or a Keras model.
@@ -124,11 +123,8 @@ class ClientTrainer:
     attack: Attack | None = None,
     from_logits: bool | None = None,
   ):
-    from safl_tf.core import checked
-
     takes = 'a safl_tf.Attack or None'
     validation.instance('attack', attack, Attack, takes, optional=True)
-    self.rules = checked.rules(algorithm)
     self._attack = attack
     self._from_logits = from_logits
     self.malicious = np.zeros(0, np.int64)
@@ -145,6 +141,7 @@ class ClientTrainer:
     on_gpu = 'GPU' in self.device
     self._executor_name = executors.resolve(executor, on_gpu)
     self.clients = clients
+    self._algorithm = algorithm
     self._config = config
     largest = int(clients.sizes.max())
     held_out = config.num_held_out(largest)
@@ -158,7 +155,7 @@ class ClientTrainer:
       per_example=False,
       max_steps=self._max_steps,
       max_measured=self._max_measured,
-      cohort=len(self.rules.select(0, 1, clients.num_clients)),
+      cohort=len(algorithm.select(0, 1, clients.num_clients)),
       on_gpu=on_gpu,
       stack=stack,
     )
@@ -314,7 +311,7 @@ class ClientTrainer:
     self.jit_compile = lowered.jit_compile
     updates = [
       client_update.ClientUpdate(
-        self.model, self.rules, self._config, x, y, place
+        self.model, self._algorithm, self._config, x, y, place
       )
       for place, (x, y) in zip(self._devices, self._data, strict=True)
     ]

@@ -94,8 +94,11 @@ class FederatedProcess:
     attack: client_trainer.Attack | None = None,
     from_logits: bool | None = None,
   ):
+    from safl_tf.core import checked
+
     _check_types(clients, algorithm, config, store_dir)
     self.algorithm = algorithm
+    self._rules = checked.rules(algorithm)
     self.config = _config(algorithm, config or client_config.LocalConfig())
     self.attack = attack
     self.init = _init(init, isinstance(model, keras.Model), algorithm.one_step)
@@ -108,7 +111,7 @@ class FederatedProcess:
     self._trainer = client_trainer.ClientTrainer(
       model,
       clients,
-      algorithm,
+      self._rules,
       self.config,
       executor,
       jit_compile,
@@ -124,8 +127,8 @@ class FederatedProcess:
     self.jit_compile = self._trainer.jit_compile
     self._rounds: Rounds | None = None
     if algorithm.driver is not None:
-      self._rounds = algorithm.driver.bind(self._trainer, self._trainer.rules)
-    memory = self._trainer.rules.aggregate.init(self.model.layout)
+      self._rounds = algorithm.driver.bind(self._trainer, self._rules)
+    memory = self._rules.aggregate.init(self.model.layout)
     self._memory_shapes = {name: array.shape for name, array in memory.items()}
     start = 'each client draws its own initial model'
     if self.init == 'shared':
@@ -152,7 +155,7 @@ class FederatedProcess:
         self.model.dtype,
         self._store_dir,
       ),
-      memory=self._trainer.rules.aggregate.init(self.model.layout),
+      memory=self._rules.aggregate.init(self.model.layout),
     )
 
   def next(self, state: FederatedState) -> tuple[FederatedState, RoundMetrics]:
@@ -160,7 +163,7 @@ class FederatedProcess:
     self._check(state)
     if self._rounds is not None:
       return self._finite(*self._rounds.next(state))
-    t, rules = state.t + 1, self._trainer.rules
+    t, rules = state.t + 1, self._rules
     ids = rules.select(state.seed, t, self.clients.num_clients)
     # On each client of S_t: mix, E epochs, gate.
     output = self._trainer.train(
@@ -274,7 +277,7 @@ class FederatedProcess:
     self, state: FederatedState, output: client_trainer.CohortOutput
   ) -> RoundMetrics:
     item = np.dtype(self.model.dtype).itemsize
-    up = self.algorithm.aggregate.uploads(self.model.layout, output.t)
+    up = self._rules.aggregate.uploads(self.model.layout, output.t)
     down = 0 if state.z_bar is None else self.model.size
     sent = output.sent
     if not self.algorithm.communicates:

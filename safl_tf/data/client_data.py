@@ -1,6 +1,7 @@
 """Federated data: the arrays of a data set and the rows of each client."""
 
 import hashlib
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from typing import Any
 
@@ -43,6 +44,9 @@ class ClientData:
     self.y = y
     self.num_classes = num_classes
     names = range(len(parts)) if client_ids is None else client_ids
+    takes = 'a list of names or None'
+    if isinstance(names, str) or not isinstance(names, Iterable):
+      validation.instance('client_ids', names, list, takes)
     self._ids = [str(name) for name in names]
     self._positions = {name: k for k, name in enumerate(self._ids)}
     self._check_ids(len(parts))
@@ -102,6 +106,11 @@ class ClientData:
     """
     from safl_tf.data import tfds
 
+    for argument, value in ('name', name), ('split', split):
+      validation.instance(argument, value, str, 'text')
+    takes = 'the path of a folder or None'
+    kinds = (str, os.PathLike)
+    validation.instance('data_dir', data_dir, kinds, takes, optional=True)
     x, y, class_names = tfds.load_split(name, split, data_dir)
     return cls.from_arrays(x, y, partition, num_classes=len(class_names))
 
@@ -187,6 +196,7 @@ class ClientData:
   def label_counts(self, clients: Sequence[int] | None = None) -> np.ndarray:
     """Counts the examples of each label: int64 [clients, num_classes]."""
     ids = range(self.num_clients) if clients is None else clients
+    validation.instance('clients', ids, Iterable, 'a list of clients or None')
     counts = [
       np.bincount(self.y[self.indices(k)], minlength=self.num_classes)
       for k in ids

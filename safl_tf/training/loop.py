@@ -137,6 +137,7 @@ def train(
   schedule = Schedule(rounds, eval_every, checkpoint_every, stop_at_accuracy)
   _check_types(test_data, output_dir, progress)
   validation.integer('seed', seed, low=0)
+  validation.integer('keep_checkpoints', keep_checkpoints, low=1)
   process = process_lib.FederatedProcess(
     model,
     clients,
@@ -275,8 +276,12 @@ def _build_evaluate(
   """
   if test_data is None:
     return lambda state: None
-  x, y = arrays.examples(*test_data)
-  arrays.num_classes(y, process.clients.num_classes)
+  try:
+    x, y = arrays.examples(*test_data)
+    arrays.num_classes(y, process.clients.num_classes)
+  except errors.InputError as error:
+    place = f'test_data: {error.argument}'
+    raise errors.InputError(place, error.value, error.hint) from None
   rows = np.arange(len(y))
 
   @functools.lru_cache(maxsize=2)  # the shape of z̄ rarely changes

@@ -26,7 +26,7 @@ def real(
   )
   if not valid:
     raise errors.InputError(
-      name, value, f'must be a number{_interval(low, high, open_low)}'
+      name, _shown(value), f'must be a number{_interval(low, high, open_low)}'
     )
   return float(value)
 
@@ -38,7 +38,9 @@ def integer(
   whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
   if not whole or not low <= value <= high:
     raise errors.InputError(
-      name, value, f'must be a whole number{_interval(low, high, False)}'
+      name,
+      _shown(value),
+      f'must be a whole number{_interval(low, high, False)}',
     )
   return int(value)
 
@@ -71,7 +73,8 @@ def instance(
     takes: what the argument takes, for the error message.
     optional: whether None is allowed.
   """
-  if isinstance(value, kind) or (optional and value is None):
+  own = isinstance(value, kind) and not isinstance(value, type)
+  if own or (optional and value is None):
     return value
   plain = value is None or isinstance(value, str | int | float)
   shown = value if plain else type(value).__name__
@@ -82,6 +85,12 @@ def call(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
   """Calls a function with those arguments that it accepts, by name."""
   accepted = function.__annotations__
   return function(**{k: v for k, v in arguments.items() if k in accepted})
+
+
+def _shown(value: Any) -> Any:
+  """Returns the value; with quotes if it is text that looks like a number."""
+  is_text = isinstance(value, str) and any(c.isdigit() for c in value)
+  return repr(value) if is_text else value
 
 
 def _interval(low: float, high: float, open_low: bool) -> str:

@@ -43,6 +43,7 @@ def temporal(
       statistics belong to the shallow layers.
   """
   validation.real('base', base, 1)
+  validation.instance('layerwise', layerwise, bool, 'True or False')
   validation.integer('loop', loop, 1)
   validation.integer('deep_rounds', deep_rounds, 1, loop)
   if shallow is not None:
