@@ -130,12 +130,6 @@ class FederatedProcess:
       self._rounds = algorithm.driver.bind(self._trainer, self._rules)
     memory = self._rules.aggregate.init(self.model.layout)
     self._memory_shapes = {name: array.shape for name, array in memory.items()}
-    start = 'each client draws its own initial model'
-    if self.init == 'shared':
-      given = self.model.given is not None
-      source = 'the weights of the given model' if given else 'one drawn model'
-      start = f'clients start from {source}'
-    logging.info('%s', start)
 
   def initialize(self, seed: int = 0) -> FederatedState:
     """Returns the state before the first round.
@@ -143,6 +137,7 @@ class FederatedProcess:
     There is no z̄ yet, unless clients take one step from a shared model.
     """
     validation.integer('seed', seed, low=0)
+    self._log_start()
     initial = self._initial_model(seed)
     return FederatedState(
       seed=seed,
@@ -227,6 +222,14 @@ class FederatedProcess:
     """The number of traces of a client's round or of its pieces."""
     return self._trainer.num_traces
 
+  def _log_start(self) -> None:
+    start = 'each client draws its own initial model'
+    if self.init == 'shared':
+      given = self.model.given is not None
+      source = 'the weights of the given model' if given else 'one drawn model'
+      start = f'clients start from {source}'
+    logging.info('%s', start)
+
   def _check(self, state: FederatedState) -> None:
     """Refuses a state of another process."""
     num_clients, shapes = self.clients.num_clients, self._memory_shapes
@@ -239,7 +242,8 @@ class FederatedProcess:
     self, state: FederatedState, metrics: RoundMetrics
   ) -> tuple[FederatedState, RoundMetrics]:
     """Stops a run that has diverged; else returns the round's results."""
-    if state.z_bar is None:
+    given_up = self._rounds is not None and state.t > 1  # until the next pass
+    if state.z_bar is None and not given_up:
       malicious = () if self.algorithm.pooled else self.malicious
       honest = ~np.isin(metrics.ids, malicious)
       lost = honest & np.isin(metrics.ids, metrics.dropped)
@@ -248,7 +252,7 @@ class FederatedProcess:
           f'round {state.t}: no update of the {len(metrics.ids)} clients is '
           f'finite, and there is no global model yet; {self._remedy()}'
         )
-    elif not np.isfinite(state.z_bar).all():
+    if state.z_bar is not None and not np.isfinite(state.z_bar).all():
       before = f'; that of round {state.t - 1} was finite' * (state.t > 1)
       raise errors.RunError(
         f'round {state.t}: the global model is not finite, since aggregation '

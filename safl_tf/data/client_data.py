@@ -45,8 +45,7 @@ class ClientData:
     self.num_classes = num_classes
     names = range(len(parts)) if client_ids is None else client_ids
     takes = 'a list of names or None'
-    if isinstance(names, str) or not isinstance(names, Iterable):
-      validation.instance('client_ids', names, list, takes)
+    validation.instance('client_ids', names, Iterable, takes)
     self._ids = [str(name) for name in names]
     self._positions = {name: k for k, name in enumerate(self._ids)}
     self._check_ids(len(parts))

@@ -309,12 +309,13 @@ def test_a_model_of_the_user_does_not_change(trained, init):
 def test_functions_draw_for_each_client(caplog):
   with caplog.at_level(logging.INFO, logger='absl'):
     trainer = tiny_rounds.make(clients=CLIENTS)
+    clients = trainer.initialize().client_models
   assert trainer.init == 'per_client'
   assert 'each client draws its own initial model' in caplog.text
-  clients = trainer.initialize().client_models
   assert not np.array_equal(clients[0], clients[1])
   with caplog.at_level(logging.INFO, logger='absl'):
     shared = tiny_rounds.make(safl_tf.build_fed_sgd(), clients=CLIENTS)
+    shared.initialize()
   assert shared.init == 'shared'
   assert 'clients start from one drawn model' in caplog.text
 

@@ -124,7 +124,7 @@ CALLS = {
   'a number as partition': (from_arrays(partition=5), 'partition'),
   'no partition': (from_arrays(partition=None), 'partition'),
   'a number as names': (from_arrays(client_ids=5), 'client_ids'),
-  'a text as names': (from_arrays(client_ids='abc'), 'client_ids'),
+  'too few names': (from_arrays(client_ids='ab'), 'client_ids'),
   'text as classes': (from_arrays(num_classes='3'), 'num_classes'),
   'clients in a list': (
     lambda: safl_tf.ClientData.from_clients([(X, Y)]),
