@@ -137,7 +137,6 @@ class FederatedProcess:
     There is no z̄ yet, unless clients take one step from a shared model.
     """
     validation.integer('seed', seed, low=0)
-    self._log_start()
     initial = self._initial_model(seed)
     return FederatedState(
       seed=seed,
@@ -156,6 +155,7 @@ class FederatedProcess:
   def next(self, state: FederatedState) -> tuple[FederatedState, RoundMetrics]:
     """Runs one communication round, Algorithms 1 and 2."""
     self._check(state)
+    self._log_start(state.t)
     if self._rounds is not None:
       return self._finite(*self._rounds.next(state))
     t, rules = state.t + 1, self._rules
@@ -222,13 +222,15 @@ class FederatedProcess:
     """The number of traces of a client's round or of its pieces."""
     return self._trainer.num_traces
 
-  def _log_start(self) -> None:
+  def _log_start(self, t: int) -> None:
+    """Says before round 1 where clients start from."""
     start = 'each client draws its own initial model'
     if self.init == 'shared':
       given = self.model.given is not None
       source = 'the weights of the given model' if given else 'one drawn model'
       start = f'clients start from {source}'
-    logging.info('%s', start)
+    if t == 0:
+      logging.info('%s', start)
 
   def _check(self, state: FederatedState) -> None:
     """Refuses a state of another process."""

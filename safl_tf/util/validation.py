@@ -26,7 +26,9 @@ def real(
   )
   if not valid:
     raise errors.InputError(
-      name, _shown(value), f'must be a number{_interval(low, high, open_low)}'
+      name,
+      _shown(value, float),
+      f'must be a number{_interval(low, high, open_low)}',
     )
   return float(value)
 
@@ -39,7 +41,7 @@ def integer(
   if not whole or not low <= value <= high:
     raise errors.InputError(
       name,
-      _shown(value),
+      _shown(value, int),
       f'must be a whole number{_interval(low, high, False)}',
     )
   return int(value)
@@ -87,10 +89,15 @@ def call(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
   return function(**{k: v for k, v in arguments.items() if k in accepted})
 
 
-def _shown(value: Any) -> Any:
-  """Returns the value; with quotes if it is text that looks like a number."""
-  is_text = isinstance(value, str) and any(c.isdigit() for c in value)
-  return repr(value) if is_text else value
+def _shown(value: Any, number: Callable[[str], float]) -> Any:
+  """Returns the value; with quotes if it is the text of a number."""
+  if not isinstance(value, str):
+    return value
+  try:
+    number(value)
+  except ValueError:
+    return value
+  return repr(value)
 
 
 def _interval(low: float, high: float, open_low: bool) -> str:
