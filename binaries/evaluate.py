@@ -47,6 +47,11 @@ class _Model(group.Group, topic='model'):
     'Load a SavedModel that safl-export did not write, or that was changed '
     'since. A SavedModel can run code of its author.',
   )
+  from_logits: bool | None = group.boolean(
+    None,
+    'Whether the outputs of the model are logits; needed only where neither '
+    'the file nor its last layer says it, as in most SavedModels.',
+  )
 
 
 def main(flags: absl_flags.FlagValues) -> None:
@@ -61,14 +66,11 @@ def main(flags: absl_flags.FlagValues) -> None:
   _check_trust(pathlib.Path(path), flags.trust)
   loss = flags.loss or trained.get('loss', 'categorical')
   program.start_tensorflow()
-  from safl_tf.core import flat_model
   from safl_tf.training import evaluation
 
-  model, class_names, from_logits = _load(path)
+  model, class_names, from_logits = _load(path, flags.from_logits)
   dataset = data.load(class_names)
   outputs = _predict(path, model, dataset)
-  if from_logits is None:
-    from_logits = not flat_model.are_probabilities(outputs)
   scores = evaluation.score(outputs, dataset.y_test, loss, from_logits)
   print(f'model    {path}')
   print(f'data     {dataset.name}, {len(dataset.y_test)} test examples')
@@ -133,12 +135,19 @@ def _data(flags: absl_flags.FlagValues, trained: dict[str, Any]) -> Data:
   return data
 
 
-def _load(path: str) -> tuple['keras.Layer', Sequence[str] | None, bool | None]:
+def _load(
+  path: str, from_logits: bool | None
+) -> tuple['keras.Layer', Sequence[str] | None, bool]:
   """Loads the model of a run, a SavedModel or a .keras file.
 
+  Args:
+    path: of the model.
+    from_logits: the flag.
+
   Returns:
-    The model, its class names and whether its outputs are logits, if known.
+    The model, its class names and whether its outputs are logits.
   """
+  from safl_tf.core import losses
   from safl_tf.training import run_directory
 
   from . import factories
@@ -146,8 +155,32 @@ def _load(path: str) -> tuple['keras.Layer', Sequence[str] | None, bool | None]:
   folder = pathlib.Path(path)
   if run_directory.is_run(folder):
     run = run_directory.load(folder, 'model')
+    _check_known(from_logits, run.from_logits)
     return run.model, run.metadata['class_names'], run.from_logits
-  return factories.load_model(path), _class_names(folder), None
+  model, class_names = factories.load_model(path), _class_names(folder)
+  if not folder.is_dir():
+    compiled = losses.compiled_from_logits(model)
+    try:
+      known = losses.are_logits(model, from_logits, compiled)
+    except errors.InputError as error:
+      if error.argument != 'model':
+        raise
+      raise errors.InputError('model', path, error.hint) from error
+    return model, class_names, known
+  if class_names is not None:  # of an export, which gives probabilities
+    _check_known(from_logits, False)
+    return model, class_names, False
+  if from_logits is None:
+    hint = 'does not say whether outputs are logits; give --[no]from_logits'
+    raise errors.InputError('model', path, hint)
+  return model, class_names, from_logits
+
+
+def _check_known(given: bool | None, known: bool) -> None:
+  """Refuses a flag that contradicts what is known of the model."""
+  if given is not None and given != known:
+    hint = f'is {known} for this model; leave it out'
+    raise errors.InputError('from_logits', given, hint)
 
 
 def _class_names(path: pathlib.Path) -> list[str] | None:

@@ -1,7 +1,10 @@
 """Builds the federated process that the flags of a run describe."""
 
+import contextlib
 import functools
+import json
 import os
+import zipfile
 from typing import Any
 
 import keras
@@ -45,6 +48,7 @@ def build_process(
       client_store=config.client_store,
       store_dir=config.path,
       attack=attack,
+      from_logits=config.from_logits,
     )
   except errors.InputError as error:
     if error.argument != 'model':
@@ -69,10 +73,14 @@ def load_model(path: str) -> keras.Layer:
   try:
     if os.path.isdir(path):
       return keras.layers.TFSMLayer(path, call_endpoint='serving_default')
-    return keras.models.load_model(path, compile=False)
+    model = keras.models.load_model(path, compile=False)
   except Exception as error:
     hint = f'cannot be loaded by Keras ({errors.reason(error)})'
     raise errors.InputError('model', path, hint) from error
+  with contextlib.suppress(Exception):  # a loss of the user's, or none at all
+    config = json.loads(zipfile.ZipFile(path).read('config.json'))
+    model.compile(loss=keras.losses.get(config['compile_config']['loss']))
+  return model
 
 
 def _model(

@@ -42,11 +42,18 @@ class Model(Group, topic='model'):
     _BUILT_IN,
   )
   init: str = choice(
-    'per_client',
+    'auto',
     choices.INITS,
     'Whether clients start from initial models of their own or from a shared '
-    'one (with the weights of a .keras file).',
+    'one (with the weights of a .keras file); auto is shared for a .keras '
+    'file, else per_client.',
     _NOT_ONE_STEP,
+  )
+  from_logits: bool | None = boolean(
+    None,
+    'Whether the outputs of a .keras file are logits; the loss it was compiled '
+    'with or its last layer says it if not given.',
+    When(model=('FILE.keras',)),
   )
   model_sha256: str | None = None
 

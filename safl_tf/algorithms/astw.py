@@ -6,6 +6,7 @@ import math
 from safl_tf.algorithms import fed_avg, safl
 from safl_tf.core import algorithm
 from safl_tf.rules import aggregate
+from safl_tf.util import validation
 
 
 def build_astw(
@@ -23,7 +24,7 @@ def build_astw(
     fraction: R, the share of clients in a round.
     clients_per_round: s, their number, instead of R.
   """
-  layerwise = True if astw_layerwise is None else astw_layerwise
+  layerwise = _layerwise(astw_layerwise, default=True)
   return dataclasses.replace(
     fed_avg.build_fed_avg(fraction, clients_per_round),
     aggregate=aggregate.temporal(astw_base, layerwise),
@@ -47,5 +48,13 @@ def build_astw_safl(
     safl.build_safl(
       epsilon, temperature, mix_granularity, fraction, clients_per_round
     ),
-    aggregate=aggregate.temporal(astw_base, bool(astw_layerwise)),
+    aggregate=aggregate.temporal(
+      astw_base, _layerwise(astw_layerwise, default=False)
+    ),
   )
+
+
+def _layerwise(given: bool | None, default: bool) -> bool:
+  takes = 'True, False or None'
+  validation.instance('astw_layerwise', given, bool, takes, optional=True)
+  return default if given is None else given

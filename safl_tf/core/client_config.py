@@ -51,6 +51,9 @@ class LocalConfig:
     validation.limited('local_epochs', self.local_epochs)
     validation.limited('batch_size', self.batch_size)
     validation.limited('learning_rate', self.learning_rate)
+    takes = f'one of {", ".join(choices.OPTIMIZERS)} or a Keras optimizer'
+    kinds = (str, keras.optimizers.Optimizer)
+    validation.instance('optimizer', self.optimizer, kinds, takes)
     if isinstance(self.optimizer, str):
       validation.choice('optimizer', self.optimizer, choices.OPTIMIZERS)
     elif self.learning_rate != LocalConfig.learning_rate:

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import keras
 import numpy as np
@@ -20,7 +20,7 @@ from safl_tf.core import (
 )
 from safl_tf.core import state as state_lib
 from safl_tf.data import client_data
-from safl_tf.util import errors, hardware
+from safl_tf.util import errors, hardware, validation
 
 # The largest plan of a client's batches, in examples; 1 GiB.
 _MAX_PLANNED = 2**28
@@ -29,6 +29,7 @@ _MAX_PLANNED = 2**28
 Models = Callable[[int], tuple[np.ndarray, np.ndarray | None]]
 
 
+@runtime_checkable
 class Attack(Protocol):
   """The behaviour of malicious clients; see `safl_tf.attacks.Attack`."""
 
@@ -109,6 +110,7 @@ class ClientTrainer:
     device: 'auto', 'cpu', 'gpu' or one such as 'gpu:1'.
     stack: how many clients 'vectorized' stacks; by memory if None.
     attack: what malicious clients do, if there are any.
+    from_logits: whether the model's outputs are logits, see `FlatModel`.
   """
 
   def __init__(
@@ -122,8 +124,12 @@ class ClientTrainer:
     device: str = 'auto',
     stack: int | None = None,
     attack: Attack | None = None,
+    from_logits: bool | None = None,
   ):
+    takes = 'a safl_tf.Attack or None'
+    validation.instance('attack', attack, Attack, takes, optional=True)
     self._attack = attack
+    self._from_logits = from_logits
     self.malicious = np.zeros(0, np.int64)
     if attack is not None:
       attack.check(algorithm)
@@ -175,6 +181,7 @@ class ClientTrainer:
   ) -> 'ClientTrainer':
     """Returns a trainer for models of another shape; it shares the data."""
     other = copy.copy(self)
+    other._from_logits = self.model.from_logits
     other._build(model)
     return other
 
@@ -263,6 +270,14 @@ class ClientTrainer:
     frozen: int,
   ) -> client_update.ClientInput:
     config = self._config
+    for vector in (z,) if z_bar is None else (z, z_bar):
+      if vector.shape != (self.model.size,) or vector.dtype != self.model.dtype:
+        raise errors.InputError(
+          'state',
+          f'a model of {vector.dtype} {list(vector.shape)} for client {k}',
+          f'must be {np.dtype(self.model.dtype)} [{self.model.size}]; the state'
+          ' is of another process',
+        )
     roles = (seeds.Role.MIX, seeds.Role.GATE, seeds.Role.MODEL)
     trained, measured = batching.split(
       self.clients.indices(k),
@@ -311,7 +326,7 @@ class ClientTrainer:
 
     name, options = self._executor_name, self._options
     with tf.device(self.device):
-      self.model = _flat_model(model, self.clients)
+      self.model = _flat_model(model, self.clients, self._from_logits)
       lowered = choose.fast_model(
         self.model.template,
         self._jit_choice,
@@ -343,12 +358,14 @@ def _put(clients: client_data.ClientData, place: str) -> tuple[Any, tf.Tensor]:
 
 
 def _flat_model(
-  model: keras.Model | flat_model.ModelFn, clients: client_data.ClientData
+  model: keras.Model | flat_model.ModelFn,
+  clients: client_data.ClientData,
+  from_logits: bool | None,
 ) -> flat_model.FlatModel:
   """Flattens a model, and checks that it takes the data and fits the labels."""
   example = tf.nest.map_structure(lambda a: a[:2], clients.x)
   try:
-    flat = flat_model.FlatModel(model, example)
+    flat = flat_model.FlatModel(model, example, from_logits)
     outputs = flat.template(example)
   except errors.InputError:
     raise

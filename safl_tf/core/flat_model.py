@@ -9,6 +9,7 @@ keep the template's value.
 
 import contextlib
 import copy
+import functools
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -18,12 +19,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from safl_tf.core import layout
-from safl_tf.util import errors
+from safl_tf.core import layout, losses
+from safl_tf.util import errors, validation
 
 ModelFn = Callable[[], keras.Model]
 
 _GLOBAL_SEED = threading.Lock()
+_TAKES = 'a keras.Model, or a function that returns one'
 
 
 class Parts(NamedTuple):
@@ -42,10 +44,14 @@ class FlatModel:
     layout: the positions of tensors in z.
     dtype: of z; float32 unless the model has float64 variables.
     given: z of the model if the user passed a model, None for a function.
-    from_logits: whether outputs are logits rather than probabilities.
   """
 
-  def __init__(self, model: keras.Model | ModelFn, example: Any):
+  def __init__(
+    self,
+    model: keras.Model | ModelFn,
+    example: Any,
+    from_logits: bool | None = None,
+  ):
     """Builds the template and prepares the draw of initial models.
 
     Args:
@@ -53,12 +59,16 @@ class FlatModel:
         rebuilt from its configuration. Non-trainable values (frozen weights,
         adapted statistics) of a given model are kept.
       example: a batch of inputs, to build the model with.
+      from_logits: whether outputs are logits rather than probabilities; None
+        takes it from a compiled loss or the last layer.
     """
     self._example = example
-    self._model_fn = _model_fn(model)
+    self._from_logits = from_logits
     given = isinstance(model, keras.Model)
     self._fixed = _fixed_values(model) if given else None
-    self.template = self.make()
+    with _rebuilding(model):
+      self._model_fn = _model_fn(model)
+      self.template = self.make()
     if not self.template.trainable_variables:
       raise errors.InputError(
         'model', self.template.name, 'has no trainable weights'
@@ -69,17 +79,27 @@ class FlatModel:
     self._averaged = [
       i for i, v in enumerate(variables) if _is_float(v) and not _is_seed(v)
     ]
-    shapes = [v.shape for v in self._flat_variables(self.template)]
-    self._shapes = [tuple(shape) for shape in shapes]
+    flat_variables = self._flat_variables(self.template)
+    self._shapes = [tuple(v.shape) for v in flat_variables]
     self._sizes = [int(np.prod(shape)) for shape in self._shapes]
     self.layout = self._find_layout()
     self.size = self.layout.size
-    dtypes = [v.dtype for v in self._flat_variables(self.template)]
-    self.dtype = np.float64 if 'float64' in dtypes else np.float32
-    self._dtypes = dtypes
-    self.given = self.read(model) if given else None
-    self.from_logits = not are_probabilities(self.template(example))
+    self._dtypes = [v.dtype for v in flat_variables]
+    self.dtype = np.float64 if 'float64' in self._dtypes else np.float32
+    brought = model if given else self.template
+    z = self.read(brought)
+    if not np.isfinite(z).all():
+      raise errors.InputError(
+        'model', self.template.name, 'has weights that are not finite'
+      )
+    self.given = z if given else None
+    self._compiled = losses.compiled_from_logits(brought)
     self._init = self._find_init()
+
+  @functools.cached_property
+  def from_logits(self) -> bool:
+    """Whether outputs are logits rather than probabilities."""
+    return losses.are_logits(self.template, self._from_logits, self._compiled)
 
   @property
   def input_spec(self) -> Any:
@@ -92,10 +112,7 @@ class FlatModel:
   def make(self) -> keras.Model:
     """Returns a new, built model."""
     model = self._model_fn()
-    if not isinstance(model, keras.Model):
-      raise errors.InputError(
-        'model', type(model).__name__, 'must be, or return, a keras.Model'
-      )
+    validation.instance('model', model, keras.Model, _TAKES)
     if not model.built or not model.variables:
       model(self._example)
     if self._fixed is not None:
@@ -187,19 +204,14 @@ class FlatModel:
     return tf.cast(outputs, tf.float32), extra, non_trainable
 
   def _find_layout(self) -> layout.Layout:
-    starts = np.cumsum([0, *self._sizes]).tolist()
+    starts = np.cumsum([0, *self._sizes]).tolist()[:-1]
     trained = len(self.template.trainable_variables)
+    variables = self._flat_variables(self.template)
+    rows = zip(variables, self._shapes, starts, strict=True)
     return layout.Layout(
       tuple(
         layout.Tensor(variable.path, shape, start, i < trained)
-        for i, (variable, shape, start) in enumerate(
-          zip(
-            self._flat_variables(self.template),
-            self._shapes,
-            starts[:-1],
-            strict=True,
-          )
-        )
+        for i, (variable, shape, start) in enumerate(rows)
       )
     )
 
@@ -247,9 +259,11 @@ class FlatModel:
     template's value, such as a pretrained weight, counts as a constant.
     """
     initializers: list[Any] = []
+    again = None
     try:
       with keras.StatelessScope() as scope:
-        variables = self._flat_variables(self.make())
+        again = self.make()
+        variables = self._flat_variables(again)
         templates = self._flat_variables(self.template)
         for variable, template in zip(variables, templates, strict=True):
           value = scope.get_current_value(variable)
@@ -261,6 +275,8 @@ class FlatModel:
             return None
     except Exception:  # a user's model may do what cannot be deferred
       return None
+    finally:
+      _check_new(again, self.template)
     return initializers if all(map(_is_keras, initializers)) else None
 
   def _slow_init(self, seed: np.ndarray) -> np.ndarray:
@@ -293,9 +309,7 @@ def _model_fn(model: keras.Model | ModelFn) -> ModelFn:
   """Returns a function that builds untrained models of one architecture."""
   if not isinstance(model, keras.Model):
     if not callable(model):
-      raise errors.InputError(
-        'model', type(model).__name__, 'must be, or return, a keras.Model'
-      )
+      validation.instance('model', model, keras.Model, _TAKES)
     return model
   if not model.built:
     raise errors.InputError(
@@ -303,6 +317,24 @@ def _model_fn(model: keras.Model | ModelFn) -> ModelFn:
     )
   config = architecture(model)
   return lambda: keras.saving.deserialize_keras_object(copy.deepcopy(config))
+
+
+@contextlib.contextmanager
+def _rebuilding(model: keras.Model | ModelFn) -> Iterator[None]:
+  """Explains Keras's errors about a given model of a user's own class."""
+  try:
+    yield
+  except errors.InputError:
+    raise
+  except Exception as error:
+    if not isinstance(model, keras.Model):
+      raise
+    raise errors.InputError(
+      'model',
+      model.name,
+      f'cannot be rebuilt by Keras ({errors.reason(error)}); pass a function '
+      'that returns it',
+    ) from error
 
 
 def _fixed_values(model: keras.Model) -> list[np.ndarray]:
@@ -327,6 +359,18 @@ def _finalize(model: keras.Model) -> None:
       layer.finalize_state()
 
 
+def _check_new(model: keras.Model | None, before: keras.Model) -> None:
+  """Refuses a model that has weights of the one before."""
+  known = {id(v) for v in before.trainable_variables}
+  if model and any(id(v) in known for v in model.trainable_variables):
+    raise errors.InputError(
+      'model',
+      model.name,
+      'its function must return a new model with new weights on every call; '
+      'to start from the weights of a model, pass the model itself',
+    )
+
+
 def _is_seed(variable: keras.Variable) -> bool:
   return variable.name == 'seed_generator_state'
 
@@ -338,15 +382,6 @@ def _is_keras(initializer: Any) -> bool:
 
 def _is_float(variable: keras.Variable) -> bool:
   return 'float' in str(variable.dtype)
-
-
-def are_probabilities(outputs: Any) -> bool:
-  """Returns whether outputs [N, C] are probabilities, not logits."""
-  values = np.asarray(outputs, np.float64)
-  if values.ndim != 2:
-    return False
-  sums = values.sum(axis=1)
-  return bool((values >= 0).all() and np.allclose(sums, 1, atol=1e-3))
 
 
 @contextlib.contextmanager

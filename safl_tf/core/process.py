@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import keras
 import numpy as np
+from absl import logging
 
 from safl_tf.core import algorithm as algorithm_lib
 from safl_tf.core import (
@@ -59,7 +60,8 @@ class FederatedProcess:
     init: 'per_client' gives each client its own initial model, as in the paper;
       'shared' gives all the same one: the weights of `model` if it is a model,
       one random draw if it is a function. Both keep what a given model does
-      not train, such as frozen layers.
+      not train, such as frozen layers. 'auto' is 'shared' for a model, which
+      so starts from its weights, and 'per_client' for a function.
     executor: 'serial', 'threads', 'vectorized' or 'auto', see `executors`.
     jit_compile: 'auto', 'true' or 'false': whether XLA compiles local training.
     device: 'auto', 'cpu', 'gpu' (all GPUs) or one such as 'gpu:1'.
@@ -68,8 +70,11 @@ class FederatedProcess:
       'mmap' for a temporary file, for populations larger than the memory.
     store_dir: the directory of that file; the system's by default.
     attack: what malicious clients do, if there are any; see `attacks`.
+    from_logits: whether the model's outputs are logits. By default the loss of
+      a compiled model says it, or else the activation of the last layer.
 
   Attributes:
+    init: 'per_client' or 'shared'.
     malicious: the ids of the clients that an attack chose.
   """
 
@@ -79,7 +84,7 @@ class FederatedProcess:
     clients: client_data.ClientData,
     algorithm: algorithm_lib.Algorithm,
     config: client_config.LocalConfig | None = None,
-    init: str = 'per_client',
+    init: str = 'auto',
     executor: str = 'auto',
     jit_compile: str = 'auto',
     device: str = 'auto',
@@ -87,12 +92,16 @@ class FederatedProcess:
     client_store: str = 'ram',
     store_dir: str | os.PathLike[str] | None = None,
     attack: client_trainer.Attack | None = None,
+    from_logits: bool | None = None,
   ):
+    from safl_tf.core import checked
+
+    _check_types(clients, algorithm, config, store_dir)
     self.algorithm = algorithm
+    self._rules = checked.rules(algorithm)
     self.config = _config(algorithm, config or client_config.LocalConfig())
     self.attack = attack
-    init = validation.choice('init', init, choices.INITS)
-    self._shared = init == 'shared' or algorithm.one_step
+    self.init = _init(init, isinstance(model, keras.Model), algorithm.one_step)
     self._client_store = validation.choice(
       'client_store', client_store, choices.CLIENT_STORES
     )
@@ -102,13 +111,14 @@ class FederatedProcess:
     self._trainer = client_trainer.ClientTrainer(
       model,
       clients,
-      algorithm,
+      self._rules,
       self.config,
       executor,
       jit_compile,
       device,
       stack,
       attack,
+      from_logits,
     )
     self.clients = self._trainer.clients
     self.malicious = self._trainer.malicious
@@ -117,7 +127,9 @@ class FederatedProcess:
     self.jit_compile = self._trainer.jit_compile
     self._rounds: Rounds | None = None
     if algorithm.driver is not None:
-      self._rounds = algorithm.driver.bind(self._trainer, algorithm)
+      self._rounds = algorithm.driver.bind(self._trainer, self._rules)
+    memory = self._rules.aggregate.init(self.model.layout)
+    self._memory_shapes = {name: array.shape for name, array in memory.items()}
 
   def initialize(self, seed: int = 0) -> FederatedState:
     """Returns the state before the first round.
@@ -137,15 +149,17 @@ class FederatedProcess:
         self.model.dtype,
         self._store_dir,
       ),
-      memory=self.algorithm.aggregate.init(self.model.layout),
+      memory=self._rules.aggregate.init(self.model.layout),
     )
 
   def next(self, state: FederatedState) -> tuple[FederatedState, RoundMetrics]:
     """Runs one communication round, Algorithms 1 and 2."""
+    self._check(state)
+    self._log_start(state.t)
     if self._rounds is not None:
-      return self._rounds.next(state)
-    t = state.t + 1
-    ids = self.algorithm.select(state.seed, t, self.clients.num_clients)
+      return self._finite(*self._rounds.next(state))
+    t, rules = state.t + 1, self._rules
+    ids = rules.select(state.seed, t, self.clients.num_clients)
     # On each client of S_t: mix, E epochs, gate.
     output = self._trainer.train(
       state.seed, t, ids, lambda k: (state.client_models[k], state.z_bar)
@@ -159,11 +173,11 @@ class FederatedProcess:
         z=[output.uploads[i].z for i in np.flatnonzero(sent)],
         m=self.clients.sizes[ids[sent]],
       )
-      z_bar, memory = self.algorithm.aggregate.apply(memory, updates, z_bar)
+      z_bar, memory = rules.aggregate.apply(memory, updates, z_bar)
     new_state = FederatedState(
       state.seed, t, z_bar, state.client_models.updated(own), memory
     )
-    return new_state, self._metrics(state, output)
+    return self._finite(new_state, self._metrics(state, output))
 
   def get_model_weights(self, state: FederatedState) -> list[np.ndarray]:
     """Returns the global model's weights as `keras.Model.get_weights` does."""
@@ -171,8 +185,11 @@ class FederatedProcess:
 
   def get_model(self, state: FederatedState) -> keras.Model:
     """Returns the global model as a new, plain Keras model."""
+    self._check(state)
     if state.t == 0:
-      raise ValueError('there is no global model before the first round')
+      raise errors.InputError(
+        'state', 'of round 0', 'there is no global model before the first round'
+      )
     if state.z_bar is None and state.t < self.rounds_per_pass:
       raise errors.InputError(
         'rounds',
@@ -181,11 +198,9 @@ class FederatedProcess:
         f'{self.rounds_per_pass} rounds',
       )
     if state.z_bar is None:
-      raise errors.InputError(
-        'learning_rate',
-        self.config.learning_rate,
-        'no client has sent a finite update, so there is no global model; '
-        'try a smaller one',
+      raise errors.RunError(
+        f'after round {state.t}: no client has sent a finite update, so there '
+        f'is no global model; {self._remedy()}'
       )
     return self.model_of(state).to_model(state.z_bar)
 
@@ -212,8 +227,57 @@ class FederatedProcess:
     """The number of traces of a client's round or of its pieces."""
     return self._trainer.num_traces
 
+  def _log_start(self, t: int) -> None:
+    """Says before round 1 where clients start from."""
+    start = 'each client draws its own initial model'
+    if self.init == 'shared':
+      given = self.model.given is not None
+      source = 'the weights of the given model' if given else 'one drawn model'
+      start = f'clients start from {source}'
+    if t == 0:
+      logging.info('%s', start)
+
+  def _check(self, state: FederatedState) -> None:
+    """Refuses a state of another process."""
+    num_clients, shapes = self.clients.num_clients, self._memory_shapes
+    state_lib.check(state, self.model_of, num_clients, shapes)
+    if self.algorithm.one_step and state.z_bar is None:
+      hint = 'clients that take one step need a global model'
+      raise errors.InputError('state', 'without z_bar', hint)
+
+  def _finite(
+    self, state: FederatedState, metrics: RoundMetrics
+  ) -> tuple[FederatedState, RoundMetrics]:
+    """Stops a run that has diverged; else returns the round's results."""
+    given_up = self._rounds is not None and state.t > 1  # until the next pass
+    if state.z_bar is None and not given_up:
+      malicious = () if self.algorithm.pooled else self.malicious
+      honest = ~np.isin(metrics.ids, malicious)
+      lost = honest & np.isin(metrics.ids, metrics.dropped)
+      if lost.any() and (lost == honest).all():
+        raise errors.RunError(
+          f'round {state.t}: no update of the {len(metrics.ids)} clients is '
+          f'finite, and there is no global model yet; {self._remedy()}'
+        )
+    if state.z_bar is not None and not np.isfinite(state.z_bar).all():
+      before = f'; that of round {state.t - 1} was finite' * (state.t > 1)
+      raise errors.RunError(
+        f'round {state.t}: the global model is not finite, since aggregation '
+        f'overflowed{before}; '
+        f'{self._remedy("server_learning_rate or learning_rate")}'
+      )
+    return state, metrics
+
+  def _remedy(self, rate: str = 'learning_rate') -> str:
+    """Returns what to do about a run that has diverged."""
+    folder = f' than {self._store_dir}' if self._store_dir else ''
+    return (
+      f'use a smaller {rate} in a new run: another folder{folder} (output_dir, '
+      'or --experiment)'
+    )
+
   def _initial_model(self, seed: int) -> Callable[[int], np.ndarray]:
-    if not self._shared:
+    if self.init != 'shared':
       return lambda k: self.model.init(seeds.pair(seed, seeds.Role.INIT, k + 1))
     z = self.model.given
     if z is None:
@@ -224,12 +288,41 @@ class FederatedProcess:
     self, state: FederatedState, output: client_trainer.CohortOutput
   ) -> RoundMetrics:
     item = np.dtype(self.model.dtype).itemsize
-    up = self.algorithm.aggregate.uploads(self.model.layout, output.t)
+    up = self._rules.aggregate.uploads(self.model.layout, output.t)
     down = 0 if state.z_bar is None else self.model.size
     sent = output.sent
     if not self.algorithm.communicates:
       sent, down = np.zeros_like(sent), 0
     return self._trainer.measure(output, sent, up * item, down * item)
+
+
+def _check_types(
+  clients: client_data.ClientData,
+  algorithm: algorithm_lib.Algorithm,
+  config: client_config.LocalConfig | None,
+  store_dir: str | os.PathLike[str] | None,
+) -> None:
+  """Says what the arguments of a process take."""
+  check = validation.instance
+  takes = 'a ClientData, such as ClientData.from_arrays(x, y, partition)'
+  check('clients', clients, client_data.ClientData, takes)
+  takes = 'an Algorithm, such as safl_tf.build_safl()'
+  check('algorithm', algorithm, algorithm_lib.Algorithm, takes)
+  takes = 'a LocalConfig or None'
+  check('config', config, client_config.LocalConfig, takes, optional=True)
+  takes = 'the path of a folder or None'
+  check('store_dir', store_dir, (str, os.PathLike), takes, optional=True)
+
+
+def _init(init: str, given: bool, one_step: bool) -> str:
+  """Resolves 'auto': a given model starts from its weights."""
+  validation.choice('init', init, choices.INITS)
+  if one_step and init == 'per_client':
+    hint = 'clients that take one step have no models of their own; use auto'
+    raise errors.InputError('init', init, hint)
+  if init == 'auto':
+    return 'shared' if given or one_step else 'per_client'
+  return init
 
 
 def _config(

@@ -1,10 +1,12 @@
 """The state of a run between rounds, and the metrics of a round."""
 
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from safl_tf.core import client_store
+from safl_tf.util import errors, validation
 
 
 class FederatedState(NamedTuple):
@@ -55,3 +57,55 @@ class RoundMetrics(NamedTuple):
   train_loss: float
   bytes_up: int
   bytes_down: int
+
+
+def check(
+  state: Any,
+  model_of: Callable[['FederatedState'], Any],
+  num_clients: int,
+  memory: Mapping[str, tuple[int, ...]],
+) -> None:
+  """Refuses what is not a state of this process.
+
+  Args:
+    state: what the user gave.
+    model_of: state -> the `FlatModel` of the shape of its z̄.
+    num_clients: n.
+    memory: the shapes of the aggregator's initial memory. Arrays named `ids`
+      hold clients; axes of length P keep that length.
+  """
+
+  def refuse(what: str, hint: str) -> None:
+    hint = f'{hint}; it must come from initialize or next of this process'
+    raise errors.InputError('state', what, hint)
+
+  if not isinstance(state, FederatedState):
+    refuse(type(state).__name__, 'is not a FederatedState')
+  validation.integer('state.seed', state.seed, low=0)
+  validation.integer('state.t', state.t, low=0)
+  if not isinstance(state.client_models, client_store.ClientStore):
+    refuse('client_models', 'is not a ClientStore')
+  if not isinstance(state.memory, Mapping):
+    refuse('memory', 'is not a dict')
+  model, z_bar = model_of(state), state.z_bar
+  size, dtype = model.size, model.dtype
+  if z_bar is not None:
+    if not isinstance(z_bar, np.ndarray):
+      refuse(f'z_bar of {type(z_bar).__name__}', 'is not an array')
+    if z_bar.shape != (size,) or z_bar.dtype != dtype:
+      shown = f'z_bar of {z_bar.dtype} {list(z_bar.shape)}'
+      refuse(shown, f'is of another model, not of {np.dtype(dtype)} [{size}]')
+    if not np.isfinite(z_bar).all():
+      refuse('z_bar', 'is not finite')
+  known = [max(state.client_models.versions, default=-1)]
+  for name, shape in memory.items():
+    array = state.memory.get(name)
+    if not isinstance(array, np.ndarray):
+      refuse(f'memory without {name}', 'is of another aggregator')
+    axes = zip(shape, array.shape, strict=False)
+    if any(now != size for before, now in axes if before == size):
+      refuse(f'memory {name} {list(array.shape)}', 'is of another model')
+    if name.split('/')[-1] == 'ids' and array.size:
+      known.append(int(array.max()))
+  if max(known) >= num_clients:
+    refuse(f'client {max(known)}', f'is of more than {num_clients} clients')

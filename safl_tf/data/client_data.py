@@ -1,5 +1,6 @@
 """Federated data: the arrays of a data set and the rows of each client."""
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from typing import Any
 
@@ -42,8 +43,8 @@ class ClientData:
     self.y = y
     self.num_classes = num_classes
     names = range(len(parts)) if client_ids is None else client_ids
-    if not isinstance(names, Iterable):
-      raise errors.InputError('client_ids', names, 'must be a list of names')
+    takes = 'a list of names or None'
+    validation.instance('client_ids', names, Iterable, takes)
     self._ids = [str(name) for name in names]
     self._positions = {name: k for k, name in enumerate(self._ids)}
     self._check_ids(len(parts))
@@ -103,6 +104,11 @@ class ClientData:
     """
     from safl_tf.data import tfds
 
+    for argument, value in ('name', name), ('split', split):
+      validation.instance(argument, value, str, 'text')
+    takes = 'the path of a folder or None'
+    kinds = (str, os.PathLike)
+    validation.instance('data_dir', data_dir, kinds, takes, optional=True)
     x, y, class_names = tfds.load_split(name, split, data_dir)
     return cls.from_arrays(x, y, partition, num_classes=len(class_names))
 
@@ -193,6 +199,7 @@ class ClientData:
   def label_counts(self, clients: Sequence[int] | None = None) -> np.ndarray:
     """Counts the examples of each label: int64 [clients, num_classes]."""
     ids = range(self.num_clients) if clients is None else clients
+    validation.instance('clients', ids, Iterable, 'a list of clients or None')
     counts = [
       np.bincount(self.y[self.indices(k)], minlength=self.num_classes)
       for k in ids

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 import keras
 
+from safl_tf.models import arguments
+
 
 def lenet5(
   input_shape: Sequence[int] = (28, 28, 1),
@@ -26,6 +28,7 @@ def lenet5(
     input_dtype: 'uint8' for pixels, which the model scales to [0, 1]; a float
       type for inputs that need no scaling.
   """
+  arguments.check(input_shape, num_classes, activation, input_dtype, 16)
   layers = keras.layers
   scaling = [layers.Rescaling(1.0 / 255.0)] if input_dtype == 'uint8' else []
   return keras.Sequential(

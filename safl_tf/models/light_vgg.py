@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 import keras
 
+from safl_tf.models import arguments
+
 
 def light_vgg(
   input_shape: Sequence[int] = (32, 32, 3),
@@ -21,6 +23,7 @@ def light_vgg(
   Convolutions and poolings have 'same' padding, so that small inputs can be
   pooled four times. For the arguments see `lenet5.lenet5`.
   """
+  arguments.check(input_shape, num_classes, activation, input_dtype)
   layers = keras.layers
 
   def conv(filters: int) -> keras.Layer:

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import os
 import pathlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -86,13 +87,14 @@ def train(
   rounds: int = 30,
   seed: int = 0,
   config: client_config.LocalConfig | None = None,
-  init: str = 'per_client',
+  init: str = 'auto',
   executor: str = 'auto',
   jit_compile: str = 'auto',
   device: str = 'auto',
   stack: int | None = None,
   client_store: str = 'ram',
   attack: attacks.Attack | None = None,
+  from_logits: bool | None = None,
   eval_every: int = 1,
   checkpoint_every: int = 5,
   keep_checkpoints: int = 2,
@@ -110,13 +112,17 @@ def train(
     rounds: number of rounds T.
     seed: seed of all random numbers; the same seed gives the same bits.
     config: the clients' training settings; the paper's by default.
-    init: 'per_client' or 'shared', see `process.FederatedProcess`.
+    init: 'auto', 'per_client' or 'shared'; by default a model starts from its
+      weights, and a function draws an initial model for each client; see
+      `process.FederatedProcess`.
     executor: 'auto', 'serial', 'threads' or 'vectorized'.
     jit_compile: 'auto', 'true' or 'false'.
     device: 'auto', 'cpu', 'gpu', 'gpu:1', ...
     stack: number of clients that 'vectorized' stacks; by memory if None.
     client_store: 'ram' or 'mmap', see `process.FederatedProcess`.
     attack: the attack of malicious clients, see `attacks`; none by default.
+    from_logits: whether the model's outputs are logits; by default a compiled
+      loss says it, or else the activation of the last layer.
     eval_every: rounds between evaluations.
     checkpoint_every: rounds between checkpoints, if there is an output_dir.
     keep_checkpoints: number of checkpoints to keep.
@@ -129,6 +135,15 @@ def train(
     The model, the history and the final state.
   """
   schedule = Schedule(rounds, eval_every, checkpoint_every, stop_at_accuracy)
+  _check_types(test_data, output_dir, progress)
+  validation.integer('seed', seed, low=0)
+  validation.integer('keep_checkpoints', keep_checkpoints, low=1)
+  if output_dir is None:
+    _refuse('checkpoint_every', checkpoint_every, 5, 'output_dir')
+    _refuse('keep_checkpoints', keep_checkpoints, 2, 'output_dir')
+  if test_data is None:
+    _refuse('eval_every', eval_every, 1, 'test_data')
+    _refuse('stop_at_accuracy', stop_at_accuracy, None, 'test_data')
   process = process_lib.FederatedProcess(
     model,
     clients,
@@ -142,6 +157,7 @@ def train(
     client_store=client_store,
     store_dir=output_dir,
     attack=attack,
+    from_logits=from_logits,
   )
   directory = None
   if output_dir is not None:
@@ -173,8 +189,7 @@ def run(
       'FedMA matches',
     )
   if test_data is not None:
-    test_data = arrays.examples(*test_data)
-    arrays.num_classes(test_data[1], process.clients.num_classes)
+    test_data = _check_test_data(test_data, process.clients.num_classes)
   evaluate = _build_evaluate(process, test_data)
   state = process.initialize(seed)
   history: list[Row] = []
@@ -209,6 +224,18 @@ def run(
   return Result(process.get_model(state), history, state, process)
 
 
+def _check_types(test_data: Any, output_dir: Any, progress: Any) -> None:
+  """Says what the arguments of `train` take that only the loop reads."""
+  check = validation.instance
+  check('test_data', test_data, (tuple, list), '(x, y) or None', optional=True)
+  if test_data is not None and len(test_data) != 2:
+    hint = 'must be (x, y) or None'
+    raise errors.InputError('test_data', f'{len(test_data)} values', hint)
+  takes = 'the path of a folder or None'
+  check('output_dir', output_dir, (str, os.PathLike), takes, optional=True)
+  check('progress', progress, bool, 'True, False or None', optional=True)
+
+
 def client_table(
   process: process_lib.FederatedProcess, state: process_lib.FederatedState
 ) -> list[Row]:
@@ -241,6 +268,25 @@ def client_table(
         row[column] = evaluation.score(predict(z, rows), y).accuracy
     table.append(row)
   return table
+
+
+def _refuse(name: str, value: Any, default: Any, needed: str) -> None:
+  """Refuses an argument that has no effect without another one."""
+  if value != default:
+    raise errors.InputError(name, value, f'has no effect without {needed}')
+
+
+def _check_test_data(
+  test_data: tuple[Any, Any], num_classes: int
+) -> tuple[Any, np.ndarray]:
+  """Returns the inputs and labels to test on, checked as those of clients."""
+  try:
+    x, y = arrays.examples(*test_data)
+    arrays.num_classes(y, num_classes)
+  except errors.InputError as error:
+    place = f'test_data: {error.argument}'
+    raise errors.InputError(place, error.value, error.hint) from None
+  return x, y
 
 
 def _build_evaluate(

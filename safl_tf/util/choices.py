@@ -54,7 +54,7 @@ AGGREGATORS = (
 )
 IDA_NORMS = ('l1', 'l2')
 IDA_REFERENCES = ('mean', 'size')
-INITS = ('per_client', 'shared')
+INITS = ('auto', 'per_client', 'shared')
 JIT_COMPILES = ('auto', 'true', 'false')
 LOSSES = ('categorical', 'paper')
 LOSS_REDUCTIONS = ('sum', 'mean')

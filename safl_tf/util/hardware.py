@@ -3,7 +3,7 @@
 import contextlib
 import os
 
-from safl_tf.util import errors
+from safl_tf.util import errors, validation
 
 
 def num_cores() -> int:
@@ -22,6 +22,8 @@ def find(name: str = 'auto') -> tuple[str, ...]:
   """
   import tensorflow as tf
 
+  takes = "text, such as 'auto', 'cpu' or 'gpu:1'"
+  validation.instance('device', name, str, takes)
   allow_memory_growth()
   devices = {
     kind: tuple(d.name for d in tf.config.list_logical_devices(kind.upper()))

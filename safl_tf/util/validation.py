@@ -104,7 +104,9 @@ def real(
   )
   if not valid:
     interval = _interval(low, high, open_low, open_high)
-    raise errors.InputError(name, value, f'must be a number{interval}')
+    raise errors.InputError(
+      name, _shown(value, float), f'must be a number{interval}'
+    )
   return float(value)
 
 
@@ -115,7 +117,9 @@ def integer(
   whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
   if not whole or not low <= value <= high:
     interval = _interval(low, high)
-    raise errors.InputError(name, value, f'must be a whole number{interval}')
+    raise errors.InputError(
+      name, _shown(value, int), f'must be a whole number{interval}'
+    )
   return int(value)
 
 
@@ -131,6 +135,30 @@ def choice(name: str, value: Any, allowed: Iterable[str]) -> str:
   return value
 
 
+def instance(
+  name: str,
+  value: Any,
+  kind: type | tuple[type, ...],
+  takes: str,
+  optional: bool = False,
+) -> Any:
+  """Returns an instance of a class, or None if that is allowed.
+
+  Args:
+    name: of the argument.
+    value: what was given.
+    kind: the class or classes.
+    takes: what the argument takes, for the error message.
+    optional: whether None is allowed.
+  """
+  own = isinstance(value, kind) and not isinstance(value, type)
+  if own or (optional and value is None):
+    return value
+  plain = value is None or isinstance(value, str | int | float)
+  shown = value if plain else type(value).__name__
+  raise errors.InputError(name, shown, f'must be {takes}')
+
+
 def call(function: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
   """Calls a function with those of a program's settings that it accepts.
 
@@ -138,6 +166,17 @@ def call(function: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
   """
   accepted = function.__annotations__
   return function(**{k: v for k, v in settings.items() if k in accepted})
+
+
+def _shown(value: Any, number: Callable[[str], float]) -> Any:
+  """Returns the value; with quotes if it is the text of a number."""
+  if not isinstance(value, str):
+    return value
+  try:
+    number(value)
+  except ValueError:
+    return value
+  return repr(value)
 
 
 def _interval(

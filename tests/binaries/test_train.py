@@ -161,7 +161,7 @@ def test_stop_at_accuracy(train):
     '--anneal_clock=step',
     '--mix_granularity=model',
     '--partition=iid',
-    '--init=shared',
+    '--init=per_client',
     '--clients_per_round=2',
     '--seed=1',
     '--executor=serial',

@@ -162,8 +162,9 @@ def test_vectorized_takes_what_users_bring(name):
   clients = client_data.ClientData.from_arrays(
     form(x), y, parts, num_classes=tiny.CLASSES
   )
-  expected, _ = run(make('serial', model=model, clients=clients))
-  state, _ = run(make('vectorized', model=model, clients=clients))
+  options = {'model': model, 'clients': clients, 'from_logits': True}
+  expected, _ = run(make('serial', **options))
+  state, _ = run(make('vectorized', **options))
   np.testing.assert_allclose(state.z_bar, expected.z_bar, **CLOSE)
 
 
@@ -280,14 +281,34 @@ def test_a_pool_uses_all_workers_at_once():
   def place(number):
     def run_here(task):
       seen.append(number)
-      meet.wait(timeout=10)
+      if task > 2:
+        meet.wait(timeout=10)
       return task
 
     return run_here
 
   pool = base.Pool([place(0), place(1)])
-  assert list(pool.map(lambda k: k, [5, 6])) == [5, 6]
-  assert sorted(seen) == [0, 1]
+  assert list(pool.map(lambda k: k, [1, 2, 5, 6])) == [1, 2, 5, 6]
+  assert sorted(seen[2:]) == [0, 1]
+
+
+def test_the_first_call_of_a_worker_is_in_the_calling_thread():
+  """Also again, if it failed: it traces what the user wrote."""
+  threads = []
+
+  def worker(task):
+    threads.append(threading.current_thread())
+    if task is None:
+      raise ZeroDivisionError
+    return task
+
+  pool = base.Pool([worker, worker])
+  for _ in range(2):
+    with pytest.raises(ZeroDivisionError):
+      list(pool.map(lambda k: k, [None, 1]))
+  assert list(pool.map(lambda k: k, [5, 6, 7])) == [5, 6, 7]
+  here = threading.main_thread()
+  assert threads[:3] == [here] * 3 and here not in threads[3:]
 
 
 def test_names():

@@ -380,13 +380,6 @@ def test_logits_or_probabilities(softmax):
   assert flat_model.FlatModel(make, X).from_logits is not softmax
 
 
-def test_are_probabilities():
-  assert flat_model.are_probabilities([[0.25, 0.75], [1, 0]])
-  assert not flat_model.are_probabilities([[0.25, 0.7], [1, 0]])
-  assert not flat_model.are_probabilities([[-0.25, 1.25]])
-  assert not flat_model.are_probabilities([0.25, 0.75])
-
-
 def test_input_spec():
   flat = flat_model.FlatModel(tiny.named_inputs, tiny.named_halves(X))
   part = {'shape': [4], 'dtype': 'float32'}

@@ -60,7 +60,12 @@ def make_process(clock, executor='threads', select=None):
     optimizer_clock=clock,
   )
   return process.FederatedProcess(
-    make_model, clients, algorithm, config, executor=executor
+    make_model,
+    clients,
+    algorithm,
+    config,
+    executor=executor,
+    from_logits=True,
   )
 
 

@@ -289,9 +289,9 @@ def test_program_of_the_readme():
 
 
 def test_invalid_test_data_is_refused():
-  with pytest.raises(errors.InputError, match=r'^y=7 in row 1: '):
+  with pytest.raises(errors.InputError, match=r'^test_data: y=7 in row 1: '):
     train(1, test_data=(TEST_X[:2], np.array([0, 7])))
-  with pytest.raises(errors.InputError, match=r'^x=array of shape'):
+  with pytest.raises(errors.InputError, match=r'^test_data: x=array'):
     train(1, test_data=(TEST_X[:3], TEST_Y[:2]))
 
 

@@ -6,6 +6,11 @@ import pytest
 from safl_tf.util import errors, validation
 
 
+def shown(value):
+  """Text that looks like a number is shown with quotes."""
+  return repr(value) if value in ('1', '2') else value
+
+
 @pytest.mark.parametrize('value', [0, 0.5, 1, np.float32(0.25), np.int64(1)])
 def test_real(value):
   got = validation.real('r', value, 0, 1)
@@ -18,7 +23,7 @@ def test_real(value):
 def test_real_refused(value):
   with pytest.raises(errors.InputError) as caught:
     validation.real('r', value, 0, 1)
-  assert str(caught.value) == f'r={value}: must be a number in [0, 1]'
+  assert str(caught.value) == f'r={shown(value)}: must be a number in [0, 1]'
 
 
 @pytest.mark.parametrize(
@@ -53,7 +58,8 @@ def test_integer(value):
 def test_integer_refused(value):
   with pytest.raises(errors.InputError) as caught:
     validation.integer('i', value, 1, 5)
-  assert str(caught.value) == f'i={value}: must be a whole number in [1, 5]'
+  hint = 'must be a whole number in [1, 5]'
+  assert str(caught.value) == f'i={shown(value)}: {hint}'
 
 
 def test_choice():
@@ -71,3 +77,17 @@ def test_error_attributes():
   error = errors.InputError('x', 3, 'must be 4')
   assert (error.argument, error.value, error.hint) == ('x', 3, 'must be 4')
   assert isinstance(error, ValueError)
+
+
+def test_instance():
+  assert validation.instance('a', 'b', str, 'text') == 'b'
+  assert validation.instance('a', None, str, 'text', optional=True) is None
+  for value, text in (
+    (None, 'None'),
+    (3, '3'),
+    ([1], 'list'),
+    (str, 'type'),
+  ):
+    with pytest.raises(errors.InputError) as caught:
+      validation.instance('a', value, str, 'text')
+    assert str(caught.value) == f'a={text}: must be text'

@@ -26,6 +26,7 @@ from safl_tf.algorithms.fed_ma.matching import config
 from safl_tf.core import algorithm as algorithm_lib
 from safl_tf.core import client_trainer, seeds
 from safl_tf.core import state as state_lib
+from safl_tf.util import errors
 
 _MAX_SHAPES = 6  # of models that stay compiled, besides the original
 _INT = np.dtype(np.int32).itemsize
@@ -220,7 +221,8 @@ class MatchedRounds:
     if state.z_bar is None:
       return state.client_models[k]
     done = progress.read(state.memory, progress.GLOBAL)
-    assert done is not None  # there is a global model
+    if done is None:
+      raise errors.InputError('state', 'given', 'is not of a run of FedMA')
     if not self._grows:
       return state.z_bar
     chain = self._chain.resized(done.widths)

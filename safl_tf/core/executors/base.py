@@ -1,5 +1,6 @@
 """A compiled round, and threads that run compiled rounds."""
 
+import itertools
 import queue
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
@@ -87,12 +88,17 @@ def to_numpy(output: client_update.ClientOutput) -> client_update.ClientOutput:
 class Pool:
   """A pool of threads, one for each worker function.
 
+  A worker's first call, which traces the user's model and rules, runs in the
+  calling thread. An exception there may leave a lock of TensorFlow locked, and
+  other threads would wait for it forever.
+
   Args:
     workers: equivalent functions, on different TensorFlow devices or on the
       same one; each runs one call at a time.
   """
 
   def __init__(self, workers: Sequence[Callable[[Any], Any]]):
+    self._new = list(dict.fromkeys(workers))
     self._free: queue.SimpleQueue[Callable[[Any], Any]] = queue.SimpleQueue()
     for worker in workers:
       self._free.put(worker)
@@ -113,4 +119,9 @@ class Pool:
       finally:
         self._free.put(worker)
 
-    return self._threads.map(run, items)
+    rest, first = list(items), []
+    while self._new and rest:
+      first.append(self._new[-1](make(rest[0])))
+      self._new.pop()
+      rest.pop(0)
+    return itertools.chain(first, self._threads.map(run, rest))

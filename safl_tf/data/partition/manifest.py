@@ -102,8 +102,7 @@ class Manifest:
 
 def from_manifest(path: str | os.PathLike[str]) -> Manifest:
   """Reads a `Partition`, which accepts only the labels it was made for."""
-  if not isinstance(path, str | os.PathLike):
-    raise errors.InputError('path', path, 'must be the path of a manifest')
+  validation.instance('path', path, (str, os.PathLike), 'the path of a file')
   path = os.fspath(path)
   try:
     data = bounded_io.read_bytes(path, _MEMORY)
@@ -155,6 +154,14 @@ def to_manifest(
   settings: Mapping[str, Any] | None = None,
 ) -> str:
   """Returns the text of a manifest; settings are JSON values by name."""
+  from safl_tf.data import client_data
+
+  for name, value, kind, takes in (
+    ('clients', clients, client_data.ClientData, 'a ClientData'),
+    ('dataset', dataset, str, "a data set's name"),
+    ('settings', settings or {}, Mapping, 'a dict or None'),
+  ):
+    validation.instance(name, value, kind, takes)
   header = {
     'format': FORMAT,
     'dataset': dataset,

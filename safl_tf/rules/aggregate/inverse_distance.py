@@ -30,6 +30,7 @@ def inverse_distance(
     by_size: whether η_k is also multiplied by m_k.
   """
   _check(reference, norm, power)
+  validation.instance('by_size', by_size, bool, 'True or False')
 
   def apply(
     memory: base.Memory, updates: base.Updates, z_bar: np.ndarray | None

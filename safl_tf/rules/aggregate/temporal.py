@@ -43,6 +43,7 @@ def temporal(
       statistics belong to the shallow layers.
   """
   validation.limited('base', base, 'astw_base')
+  validation.instance('layerwise', layerwise, bool, 'True or False')
   validation.integer('loop', loop, 1)
   validation.integer('deep_rounds', deep_rounds, 1, loop)
   if shallow is not None:

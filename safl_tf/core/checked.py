@@ -1,0 +1,132 @@
+"""Rules with checks: a mistake in a user's rule is named, not TensorFlow's."""
+
+import copy
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from safl_tf.core import algorithm as algorithm_lib
+from safl_tf.core import layout as layout_lib
+from safl_tf.util import errors, validation
+
+
+def rules(algorithm: algorithm_lib.Algorithm) -> algorithm_lib.Algorithm:
+  """Returns the algorithm with rules that check what a user's rules return."""
+  for name in 'select', 'mix':
+    if not callable(rule := getattr(algorithm, name)):
+      _refuse(name, rule, f'must be a function, such as those of rules.{name}')
+  gate, aggregate = algorithm.gate, algorithm.aggregate
+  validation.instance('gate', gate, algorithm_lib.Gate, 'a rules.gate.Gate')
+  validation.instance(
+    'aggregate',
+    aggregate,
+    algorithm_lib.Aggregator,
+    'a rules.aggregate.Aggregator',
+  )
+  new = copy.copy(algorithm)  # not `replace`: it is valid already
+  vars(new).update(
+    select=lambda *args: _ids(algorithm.select(*args), args[-1]),
+    mix=lambda *args: _mixed(algorithm.mix(*args), args[-1]),
+    gate=gate._replace(decide=lambda *args: _decision(gate.decide(*args))),
+    aggregate=aggregate._replace(
+      apply=lambda *args: _aggregated(aggregate, *args),
+      init=lambda layout: _memory(aggregate.init(layout)),
+      uploads=lambda layout, t: _uploads(aggregate.uploads(layout, t), layout),
+    ),
+  )
+  return new
+
+
+def _ids(value: Any, n: int) -> np.ndarray:
+  """Returns S_t as an array."""
+  try:
+    ids = np.asarray(value)
+  except ValueError:
+    ids = np.asarray(None)
+  if ids.ndim != 1 or ids.dtype.kind not in 'iu' or not len(ids):
+    hint = 'must return at least one client, as an array of whole numbers'
+    _refuse('select', value, hint)
+  if ids.min() < 0 or ids.max() >= n or (np.diff(ids) <= 0).any():
+    hint = f'must return sorted, different numbers of clients below {n}'
+    _refuse('select', value, hint)
+  return ids
+
+
+def _mixed(value: Any, z: tf.Tensor) -> algorithm_lib.Mixed:
+  if not isinstance(value, algorithm_lib.Mixed):
+    _refuse('mix', value, 'must return a Mixed(w, p, kept_local)')
+  return algorithm_lib.Mixed(
+    _tensor('mix', 'w', value.w, z.dtype, z.shape),
+    _tensor('mix', 'p', value.p, tf.float32),
+    _tensor('mix', 'kept_local', value.kept_local, tf.float32),
+  )
+
+
+def _decision(value: Any) -> algorithm_lib.Decision:
+  if not isinstance(value, algorithm_lib.Decision):
+    _refuse('gate', value, 'must return a Decision(sent, q, delta)')
+  return algorithm_lib.Decision(
+    _tensor('gate', 'sent', value.sent, tf.bool),
+    _tensor('gate', 'q', value.q, tf.float32),
+    _tensor('gate', 'delta', value.delta, tf.float32),
+  )
+
+
+def _tensor(
+  rule: str, name: str, value: Any, dtype: tf.DType, shape: Any = ()
+) -> tf.Tensor:
+  """Returns a tensor of this type and shape; floats of a rule are cast."""
+  try:
+    if dtype.is_floating and tf.is_tensor(value) and value.dtype.is_floating:
+      value = tf.cast(value, dtype)
+    tensor = tf.convert_to_tensor(value, dtype)
+  except (TypeError, ValueError):
+    tensor = None
+  if tensor is None or not tensor.shape.is_compatible_with(shape):
+    takes = f'{dtype.name} {list(shape)}'
+    _refuse(rule, f'{name} {_shown(value)}', f'must return {name} as {takes}')
+  return tensor
+
+
+def _aggregated(
+  aggregate: algorithm_lib.Aggregator,
+  memory: algorithm_lib.Memory,
+  updates: algorithm_lib.Updates,
+  z_bar: np.ndarray | None,
+) -> algorithm_lib.Aggregated:
+  with np.errstate(over='ignore', invalid='ignore'):  # the process reports it
+    value = aggregate.apply(memory, updates, z_bar)
+  if not isinstance(value, tuple) or len(value) != 2:
+    _refuse('aggregate', value, 'must return an Aggregated(z_bar, memory)')
+  new, z = value[0], updates.z[0]
+  same = isinstance(new, np.ndarray) and new.shape == z.shape
+  if not same or new.dtype != z.dtype:
+    takes = f'{z.dtype} {list(z.shape)}, like the uploads'
+    _refuse('aggregate', new, f'must return a z_bar of {takes}')
+  return algorithm_lib.Aggregated(new, _memory(value[1]))
+
+
+def _memory(value: Any) -> algorithm_lib.Memory:
+  is_dict = isinstance(value, dict) and all(isinstance(k, str) for k in value)
+  if not is_dict or not all(isinstance(v, np.ndarray) for v in value.values()):
+    _refuse('aggregate', value, 'its memory must be a dict of NumPy arrays')
+  return value
+
+
+def _uploads(value: Any, layout: layout_lib.Layout) -> int:
+  return validation.integer('aggregate.uploads', value, 0, layout.size)
+
+
+def _shown(value: Any) -> str:
+  """Describes a value by type and shape."""
+  shape = getattr(value, 'shape', None)
+  if shape is None:
+    return f'{value!r:.40}' if value is None else type(value).__name__
+  dtype = getattr(value.dtype, 'name', value.dtype)
+  return f'{dtype} {list(shape)}'
+
+
+def _refuse(rule: str, value: Any, hint: str) -> None:
+  shown = value if isinstance(value, str) else _shown(value)
+  raise errors.InputError(rule, shown, hint)
