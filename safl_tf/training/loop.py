@@ -210,7 +210,12 @@ def run(
     report = stack.enter_context(_progress(schedule.rounds, state.t, progress))
     while not schedule.done(state.t, history):
       start = time.perf_counter()
-      state, metrics = process.next(state)
+      try:
+        state, metrics = process.next(state)
+      except errors.RunError:  # keeps the last finite model
+        if directory is not None:
+          directory.save(state, history)
+        raise
       seconds = time.perf_counter() - start
       evaluated = state.z_bar is not None and schedule.evaluates(state.t)
       scores = evaluate(state) if evaluated else None

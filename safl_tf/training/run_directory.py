@@ -216,7 +216,12 @@ class RunDirectory:
     self._log.append(row)
 
   def save(self, state: 'process.FederatedState', history: list[Row]) -> None:
-    """Writes a checkpoint; logs once if it is large or slow."""
+    """Writes a checkpoint of a round that has none yet.
+
+    Logs once if it is large or slow.
+    """
+    if state.t == self._done:
+      return
     start = time.perf_counter()
     arrays = {_MEMORY + name: array for name, array in state.memory.items()}
     if state.z_bar is not None:

@@ -3,6 +3,8 @@
 import dataclasses
 import functools
 import itertools
+import os
+import subprocess
 import sys
 import types
 
@@ -165,6 +167,24 @@ def test_equal_and_different_rules(kind):
   assert describe.describe(one()) == describe.describe(one())
   assert describe.describe(other()) == describe.describe(other())
   assert describe.describe(one()) != describe.describe(other())
+
+
+def described():
+  pairs = itertools.chain.from_iterable(DIFFERENT.values())
+  return [describe.describe(make()) for make in pairs]
+
+
+def test_another_process_describes_rules_alike():
+  code = 'from tests.util import test_describe as t; print(t.described())'
+  found = subprocess.run(
+    [sys.executable, '-c', code],
+    env={**os.environ, 'PYTHONHASHSEED': '7', 'PYTHONPATH': os.getcwd()},
+    capture_output=True,
+    text=True,
+    timeout=120,
+    check=True,
+  )
+  assert found.stdout == f'{described()}\n'
 
 
 def test_global_variables_count(monkeypatch):
