@@ -200,7 +200,7 @@ class FederatedProcess:
     if state.z_bar is None:
       raise errors.RunError(
         f'after round {state.t}: no client has sent a finite update, so there '
-        f'is no global model; {self._remedy()}'
+        f'is no global model; {self.remedy()}'
       )
     return self.model_of(state).to_model(state.z_bar)
 
@@ -257,18 +257,18 @@ class FederatedProcess:
       if lost.any() and (lost == honest).all():
         raise errors.RunError(
           f'round {state.t}: no update of the {len(metrics.ids)} clients is '
-          f'finite, and there is no global model yet; {self._remedy()}'
+          f'finite, and there is no global model yet; {self.remedy()}'
         )
     if state.z_bar is not None and not np.isfinite(state.z_bar).all():
       before = f'; that of round {state.t - 1} was finite' * (state.t > 1)
       raise errors.RunError(
         f'round {state.t}: the global model is not finite, since aggregation '
         f'overflowed{before}; '
-        f'{self._remedy("server_learning_rate or learning_rate")}'
+        f'{self.remedy("server_learning_rate or learning_rate")}'
       )
     return state, metrics
 
-  def _remedy(self, rate: str = 'learning_rate') -> str:
+  def remedy(self, rate: str = 'learning_rate') -> str:
     """Returns what to do about a run that has diverged."""
     folder = f' than {self._store_dir}' if self._store_dir else ''
     return (

@@ -219,6 +219,7 @@ def run(
       seconds = time.perf_counter() - start
       evaluated = state.z_bar is not None and schedule.evaluates(state.t)
       scores = evaluate(state) if evaluated else None
+      _check_alive(process, metrics, scores)
       history.append(_row(metrics, scores, history, seconds))
       if directory is not None:
         directory.append(history[-1])
@@ -273,6 +274,21 @@ def client_table(
         row[column] = evaluation.score(predict(z, rows), y).accuracy
     table.append(row)
   return table
+
+
+def _check_alive(
+  process: process_lib.FederatedProcess,
+  metrics: process_lib.RoundMetrics,
+  scores: evaluation.Scores | None,
+) -> None:
+  """Ends a run whose global model has finite weights but no finite outputs."""
+  lost = len(metrics.dropped) == len(metrics.ids)
+  if lost and scores is not None and not np.isfinite(scores.loss):
+    raise errors.RunError(
+      f'round {metrics.t}: no update is finite, and the test loss of the '
+      f'global model is {scores.loss}; '
+      f'{process.remedy("server_learning_rate or learning_rate")}'
+    )
 
 
 def _refuse(name: str, value: Any, default: Any, needed: str) -> None:

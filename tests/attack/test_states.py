@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import safl_tf
+from safl_tf.training import run_directory
 from safl_tf.util import errors
 from tests import tiny, tiny_rounds
 from tests.binaries import programs
@@ -200,9 +201,29 @@ def test_a_global_model_that_is_not_finite_ends_a_run(tmp_path):
   assert message.startswith('round 2: the global model is not finite')
   assert 'that of round 1 was finite' in message
   assert f'another folder than {tmp_path / "run"}' in message
+  loaded = run_directory.load(tmp_path / 'run')  # it can be exported
+  assert loaded.round_number == 1
+  weights = loaded.model.get_weights()
+  assert all(np.isfinite(w).all() for w in weights)
 
 
-HUGE = safl_tf.LocalConfig(learning_rate=3e38)
+def test_a_model_without_finite_outputs_ends_a_run():
+  """Its weights are finite, so nothing else would stop it."""
+  huge = lambda memory, updates, z_bar: safl_tf.aggregate.Aggregated(
+    np.full_like(updates.z[0], 3e38), memory
+  )
+  algorithm = dataclasses.replace(FED_AVG, **aggregates(huge))
+  with pytest.raises(errors.RunError, match=r'^round 2: no update is finite'):
+    safl_tf.train(
+      tiny.dense,
+      tiny_rounds.CLIENTS,
+      algorithm,
+      rounds=4,
+      test_data=tiny.blobs(20),
+    )
+
+
+HUGE = safl_tf.LocalConfig(optimizer=keras.optimizers.SGD(3e38))
 
 
 @pytest.mark.parametrize(
@@ -216,7 +237,7 @@ def test_clients_that_all_diverge_end_a_run(algorithm, tmp_path):
     safl_tf.train(tiny.dense, tiny_rounds.CLIENTS, algorithm, **options)
   assert 'use a smaller learning_rate in a new run: another' in str(e.value)
   # The remedy is possible.
-  config = dataclasses.replace(HUGE, learning_rate=0.01)
+  config = safl_tf.LocalConfig(learning_rate=0.01)
   options |= {'config': config, 'output_dir': tmp_path / 'other'}
   result = safl_tf.train(tiny.dense, tiny_rounds.CLIENTS, algorithm, **options)
   assert result.state.t == 3
@@ -239,10 +260,10 @@ def test_malicious_clients_alone_do_not_end_a_run():
   'flags, message',
   [
     (
-      ['--server_optimizer=sgd', '--server_learning_rate=1e308'],
-      'round 2: the global model is not finite',
+      ['--server_optimizer=sgd', '--server_learning_rate=1e38'],
+      'round 3: the global model is not finite',
     ),
-    (['--learning_rate=3e38'], 'round 1: no update of the 4 clients is finite'),
+    (['--learning_rate=1e38'], 'round 1: no update of the 4 clients is finite'),
   ],
 )
 def test_safl_train_ends_with_code_1(flags, message, call, tmp_path):
