@@ -56,9 +56,7 @@ class PureOptimizer:
         'optimizer', optimizer.name, 'must not average weights (use_ema)'
       )
     self._variables = list(variables)
-    self._optimizer = _scoped(type(optimizer)).from_config(
-      optimizer.get_config()
-    )
+    self._optimizer = _copy(optimizer)
     pattern = '_exclude_from_weight_decay_pattern'  # not in the configuration
     setattr(self._optimizer, pattern, getattr(optimizer, pattern, None))
     self._optimizer.build(self._variables)
@@ -91,6 +89,20 @@ class PureOptimizer:
       [scope.get_current_value(v) for v in self._optimizer.variables],
       [scope.get_current_value(v) for v in self._variables],
     )
+
+
+def _copy(optimizer: keras.optimizers.Optimizer) -> Any:
+  """Returns a scoped copy; own schedules need not be registered with Keras."""
+  schedule = type(getattr(optimizer, '_learning_rate', None))
+  try:
+    with keras.saving.CustomObjectScope({schedule.__name__: schedule}):
+      return _scoped(type(optimizer)).from_config(optimizer.get_config())
+  except Exception as error:  # a user's class may raise anything
+    raise errors.InputError(
+      'optimizer',
+      optimizer.name,
+      f'cannot be copied from its get_config ({errors.reason(error)})',
+    ) from error
 
 
 def _scoped(cls: type) -> Any:

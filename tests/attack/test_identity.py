@@ -137,7 +137,6 @@ def algorithm(rule):
   return {'algorithm': with_mix(rule)}
 
 
-@keras.saving.register_keras_serializable('tests')
 class Decay(keras.optimizers.schedules.LearningRateSchedule):
   def __init__(self, rate):
     self.rate = rate

@@ -178,3 +178,33 @@ def test_refused(reason):
 def test_unknown_name():
   with pytest.raises(errors.InputError, match=r'^optimizer=adma: did you mean'):
     optimizer_lib.get('adma', 0.1)
+
+
+class Halving(keras.optimizers.schedules.LearningRateSchedule):
+  """A user's schedule, which is not registered with Keras."""
+
+  def __call__(self, step):
+    return 0.5 ** (tf.cast(step, tf.float32) + 1)
+
+  def get_config(self):
+    return {}
+
+
+def test_a_schedule_need_not_be_registered():
+  variable = keras.Variable([1.0])
+  pure = optimizer_lib.PureOptimizer(
+    keras.optimizers.SGD(Halving()), [variable]
+  )
+  _, [value] = pure.apply(pure.initial, [tf.ones([1])], [tf.ones([1])])
+  assert value.numpy() == [0.5]
+
+
+class Broken(keras.optimizers.SGD):
+  def get_config(self):
+    raise RuntimeError('no config')
+
+
+def test_an_optimizer_that_cannot_be_copied_is_named():
+  with pytest.raises(errors.InputError, match='no config') as caught:
+    optimizer_lib.PureOptimizer(Broken(), [keras.Variable([1.0])])
+  assert caught.value.argument == 'optimizer'
