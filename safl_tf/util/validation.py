@@ -3,12 +3,15 @@
 import difflib
 import math
 import numbers
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from safl_tf.util import errors
 
 MAX_SEED = 2**63 - 1
+
+_NUMBER = re.compile(r'[+-]?[0-9]+(\.[0-9]*)?')
 
 
 class Range(NamedTuple):
@@ -104,9 +107,7 @@ def real(
   )
   if not valid:
     interval = _interval(low, high, open_low, open_high)
-    raise errors.InputError(
-      name, _shown(value, float), f'must be a number{interval}'
-    )
+    raise errors.InputError(name, _shown(value), f'must be a number{interval}')
   return float(value)
 
 
@@ -118,7 +119,7 @@ def integer(
   if not whole or not low <= value <= high:
     interval = _interval(low, high)
     raise errors.InputError(
-      name, _shown(value, int), f'must be a whole number{interval}'
+      name, _shown(value), f'must be a whole number{interval}'
     )
   return int(value)
 
@@ -168,15 +169,10 @@ def call(function: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
   return function(**{k: v for k, v in settings.items() if k in accepted})
 
 
-def _shown(value: Any, number: Callable[[str], float]) -> Any:
+def _shown(value: Any) -> Any:
   """Returns the value; with quotes if it is the text of a number."""
-  if not isinstance(value, str):
-    return value
-  try:
-    number(value)
-  except ValueError:
-    return value
-  return repr(value)
+  is_number = isinstance(value, str) and _NUMBER.fullmatch(value)
+  return repr(value) if is_number else value
 
 
 def _interval(

@@ -185,7 +185,7 @@ REFUSED = {
     build('safl', epsilon=float('nan')),
     'epsilon=nan: must be ',
   ),
-  'text': (build('safl', epsilon='0.3'), 'epsilon=0.3: must be a number in '),
+  'text': (build('safl', epsilon='0.3'), "epsilon='0.3': must be a number in "),
   'true': (lambda: LocalConfig(batch_size=True), 'batch_size=True: must be a '),
 }
 

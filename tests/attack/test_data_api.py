@@ -129,7 +129,7 @@ REFUSED = {
     'num_classes=1000000000: must be a whole number in [1, 1000000]',
   ),
   'classes as a float': ({'num_classes': 3.0}, 'num_classes=3.0: must be a wh'),
-  'classes as text': ({'num_classes': '3'}, 'num_classes=3: must be a whole'),
+  'classes as text': ({'num_classes': '3'}, "num_classes='3': must be a whole"),
   'classes as a boolean': ({'num_classes': True}, 'num_classes=True: must be'),
   'no partition': ({'partition': None}, 'partition=None: must be a function'),
   'partition by name': ({'partition': 'iid'}, 'partition='),
@@ -177,10 +177,10 @@ def test_refused_clients(second, message):
 @pytest.mark.parametrize(
   'arguments, message',
   [
-    ({'data_dir': 5}, 'data_dir=5: must be an existing folder'),
+    ({'data_dir': 5}, 'data_dir=5: must be the path of a folder'),
     ({'data_dir': '/dev/null'}, 'data_dir=/dev/null: must be an existing'),
     ({'name': 'a b'}, "dataset=tfds:a b: must be tfds: and a data set's name"),
-    ({'name': 5}, 'dataset=tfds:5: '),
+    ({'name': 5}, 'name=5: must be text'),
   ],
 )
 def test_refused_tfds(arguments, message):
@@ -274,7 +274,7 @@ def test_what_is_no_manifest(tmp_path, kind, monkeypatch):
   elif kind == 'folder':
     path.mkdir()
   elif kind == 'number':
-    path, expected = 5, 'path=5: must be the path of a manifest'
+    path, expected = 5, 'path=5: must be the path of a file'
   else:
     left = types.SimpleNamespace(available=100)
     monkeypatch.setattr(bounded_io.psutil, 'virtual_memory', lambda: left)

@@ -148,6 +148,10 @@ class Decay(keras.optimizers.schedules.LearningRateSchedule):
     return {'rate': self.rate}
 
 
+def scheduled(rate):
+  return safl_tf.LocalConfig(1, 8, optimizer=keras.optimizers.SGD(Decay(rate)))
+
+
 # What was trained first, what is resumed, and the names of what differs.
 CASES = {
   'activation': ({}, {'model': functools.partial(model, 'relu')}, ['model']),
@@ -263,8 +267,8 @@ CASES = {
   'reduction': ({}, config(loss_reduction='mean'), ['loss_reduction']),
   'proximal_mu': ({}, config(proximal_mu=0.1), ['proximal_mu was 0.0, is 0.1']),
   'schedule': (
-    config(optimizer=keras.optimizers.SGD(Decay(0.01))),
-    config(optimizer=keras.optimizers.SGD(Decay(0.02))),
+    {'config': scheduled(0.01)},
+    {'config': scheduled(0.02)},
     ['optimizer'],
   ),
   'attack': ({}, {'attack': safl_tf.Attack('sign_flip', 0.5)}, ['attack']),
@@ -494,7 +498,7 @@ def test_changed_clips_are_refused(call, tmp_path):
   clips = make_archive.write_folder(tmp_path / 'clips')
   keras.Sequential(
     [
-      keras.Input((49, 13, 1)),
+      keras.Input((59, 13, 1)),
       keras.layers.Flatten(),
       keras.layers.Dense(30),
     ]

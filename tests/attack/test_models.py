@@ -12,6 +12,8 @@ from safl_tf.util import errors
 from tests import tiny, tiny_rounds
 from tests.binaries import programs
 
+ONE_STEP = safl_tf.LocalConfig(local_epochs=1)
+
 layers = keras.layers
 X, Y = tiny.blobs(300)
 CLIENTS = tiny.clients((100, 100, 100), X, Y)
@@ -85,7 +87,9 @@ def test_functions_draw_for_each_client(caplog):
   assert 'each client draws its own initial model' in caplog.text
   assert not np.array_equal(clients[0], clients[1])
   with caplog.at_level(logging.INFO, logger='absl'):
-    shared = tiny_rounds.make(safl_tf.build_fed_sgd(), clients=CLIENTS)
+    shared = tiny_rounds.make(
+      safl_tf.build_fed_sgd(), clients=CLIENTS, config=ONE_STEP
+    )
     tiny_rounds.run(shared, 1)
   assert shared.init == 'shared'
   assert 'clients start from one drawn model' in caplog.text
@@ -149,7 +153,11 @@ REFUSED = {
     'missing 1 required positional argument',
   ),
   'FedSGD for each client': (
-    {'algorithm': safl_tf.build_fed_sgd(), 'init': 'per_client'},
+    {
+      'algorithm': safl_tf.build_fed_sgd(),
+      'config': ONE_STEP,
+      'init': 'per_client',
+    },
     'one step have no models of their own; use auto',
   ),
 }
@@ -180,7 +188,7 @@ def image_model(path, *after, loss=None):
 TRAIN = {
   'a built-in model': (
     lambda path: ['--model=lenet5', '--from_logits'],
-    '--from_logits=True: applies to .keras files only, not to lenet5',
+    '--from_logits=True: has no effect with --model=lenet5; it is for ',
   ),
   'relu': (
     lambda path: [image_model(path, layers.Dense(10, 'relu'))],

@@ -233,6 +233,11 @@ def test_the_message_says_what_to_pass():
 
 def test_numbers_of_numpy_are_numbers():
   result = safl_tf.train(
-    tiny.dense, CLIENTS, rounds=np.int64(1), seed=np.int32(3), stack=np.int8(2)
+    tiny.dense,
+    CLIENTS,
+    rounds=np.int64(1),
+    seed=np.int32(3),
+    stack=np.int8(2),
+    executor='vectorized',
   )
   assert result.state.t == 1

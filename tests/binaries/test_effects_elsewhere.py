@@ -6,7 +6,15 @@ import types
 import numpy as np
 import pytest
 
-from binaries import compare, evaluate, export, partition, reproduce, theory
+from binaries import (
+  compare,
+  evaluate,
+  export,
+  partition,
+  reproduce,
+  sweep,
+  theory,
+)
 from binaries.flags import data, run_config
 from binaries.flags import partition as partition_flags
 from safl_tf.data import dataset as dataset_lib
@@ -31,7 +39,11 @@ PROGRAMS = {
       'target_accuracy': '0.5',
     },
   ),
-  'evaluate': (evaluate, {'model': 'a'}, {'model': 'b', 'loss': 'paper'}),
+  'evaluate': (
+    evaluate,
+    {'model': 'a'},
+    {'model': 'b', 'loss': 'paper', 'from_logits': 'true', 'trust': 'true'},
+  ),
   'export': (
     export,
     {'run': 'a'},
@@ -88,7 +100,8 @@ def did(monkeypatch, tmp_path):
 
   patch = monkeypatch.setattr
   patch(compare, '_check_folders', lambda *args: None)
-  patch(compare, '_train_missing', lambda *args: iter(()))
+  patch(compare, '_load', lambda *args: None)
+  patch(sweep, 'is_complete', lambda *args: True)
   patch(compare, '_write', record('write', ''))
   patch(reproduce, '_reproduce', record('reproduce'))
   patch(trials, 'run', record('trials'))
@@ -105,7 +118,8 @@ def did(monkeypatch, tmp_path):
     run_directory, 'load', lambda path, *args: (made.append(path), loaded)[1]
   )
   patch(export_lib, 'export', record('export', []))
-  patch(evaluate, '_load', lambda *args: (None, None, True))
+  patch(evaluate, '_load', lambda path, logits: (None, None, logits))
+  patch(evaluate, '_check_trust', record('trust'))
   patch(evaluate, '_predict', record('predict'))
   for name in 'ab':
     (tmp_path / name).mkdir()

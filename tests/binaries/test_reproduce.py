@@ -231,6 +231,7 @@ class FakeRuns:
 def fake(monkeypatch):
   fake_runs = FakeRuns()
   monkeypatch.setattr(Data, 'load', lambda config: fake_runs.load(config))
+  monkeypatch.setattr(sweep, 'check_data', lambda *args: None)
   monkeypatch.setattr(sweep, 'run', fake_runs.run)
   monkeypatch.setattr(sweep, 'history', fake_runs.history)
   monkeypatch.setattr(

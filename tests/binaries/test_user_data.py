@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from safl_tf.reporting import plots
-from safl_tf.training import metrics_log
+from safl_tf.training import export_files, metrics_log
 from tests.binaries import programs
 
 SMALL = (
@@ -169,8 +169,8 @@ def test_class_names_of_exported_models(home, call, linear):
   folder = home / 'export'
   folder.mkdir()
   (folder / 'model.keras').write_bytes(linear.read_bytes())
-  about = {'class_names': ['cat', 'bee', 'ant'], 'files': ['model.keras']}
-  (folder / 'export.json').write_text(json.dumps(about))
+  about = {'class_names': ['cat', 'bee', 'ant']}
+  export_files.write(folder, folder, ['model.keras'], about)
   outcome = succeed(
     call(
       'evaluate',

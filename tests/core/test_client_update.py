@@ -368,7 +368,11 @@ def test_slots_are_fresh_each_time(name):
 
 
 def test_a_keras_optimizer():
-  config = dataclasses.replace(CONFIG, optimizer=keras.optimizers.SGD(0.02))
+  config = dataclasses.replace(
+    CONFIG,
+    optimizer=keras.optimizers.SGD(0.02),
+    learning_rate=client_config.LocalConfig.learning_rate,
+  )
   client = Client(tiny.dense, config=config)
   plan, z = client.plan(13), client.init()
   np.testing.assert_allclose(

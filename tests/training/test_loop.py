@@ -1,4 +1,3 @@
-import dataclasses
 import json
 import os
 
@@ -133,8 +132,8 @@ def test_train_refuses_the_folder_of_another_run(tmp_path):
 def test_train_resumes_with_a_keras_optimizer(tmp_path):
   def options(rate):
     optimizer = keras.optimizers.SGD(rate, momentum=0.5)
-    config = dataclasses.replace(CONFIG, optimizer=optimizer)
-    return {'config': config, 'checkpoint_every': 1}
+    config = client_config.LocalConfig(1, 8, optimizer=optimizer)
+    return {'config': config}
 
   whole = train(2, **options(0.02))
   train(1, output_dir=tmp_path, **options(0.02))

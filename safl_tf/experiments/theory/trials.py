@@ -87,6 +87,7 @@ def build_process(
     ),
     executor=executor,
     stack=bed.n if executor == 'vectorized' else None,
+    from_logits=True,
   )
 
 

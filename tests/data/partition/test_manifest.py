@@ -53,7 +53,8 @@ def test_round_trip(function, tmp_path):
   read = again(clients, path)
   assert read.client_ids == clients.client_ids
   assert read.num_classes == clients.num_classes
-  assert read.digest() == clients.digest()
+  assert read.rows.tobytes() == clients.rows.tobytes()
+  assert read.sizes.tolist() == clients.sizes.tolist()
   for k in range(len(clients)):
     np.testing.assert_array_equal(read.indices(k), clients.indices(k))
     assert read.indices(k).dtype == np.int32
