@@ -142,13 +142,14 @@ def _check_folders(
   path: pathlib.Path, runs: Sequence[RunConfig], shared: RunConfig
 ) -> None:
   """Refuses a folder that others own or that has runs with other flags."""
-  from safl_tf.training import metrics_log, run_directory
+  from safl_tf.training import hparams as hparams_lib
+  from safl_tf.training import run_directory
 
   output_folder.check(path, 'comparison', 'experiment')
   for run in runs:
     run.directory().check()
   for folder in sorted(path.glob('*_seed*')):
-    other = (metrics_log.read_hparams(folder) or {}).get('flags') or {}
+    other = (hparams_lib.read(folder) or {}).get('flags') or {}
     if other.keys() >= set(_VARIED):
       run = _vary(shared, other['algorithm'], other['seed'])
       values = run.to_dict()

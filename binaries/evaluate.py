@@ -56,12 +56,12 @@ class _Model(group.Group, topic='model'):
 
 def main(flags: absl_flags.FlagValues) -> None:
   """Prints the scores of a model on a data set."""
-  from safl_tf.training import metrics_log
+  from safl_tf.training import hparams as hparams_lib
 
   path = group.required(flags, 'model')
   if not os.path.isdir(path):
     training.check_keras_file(path)
-  trained = (metrics_log.read_hparams(path, 'model') or {}).get('flags') or {}
+  trained = (hparams_lib.read(path, 'model') or {}).get('flags') or {}
   data = _data(flags, trained)
   _check_trust(pathlib.Path(path), flags.trust)
   loss = flags.loss or trained.get('loss', 'categorical')

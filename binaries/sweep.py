@@ -55,10 +55,10 @@ def find_finished(config: RunConfig) -> RunConfig | None:
 
 def _is_equivalent(config: RunConfig, path: pathlib.Path) -> bool:
   """Returns whether a folder is a run with these flags; False if broken."""
-  from safl_tf.training import metrics_log
+  from safl_tf.training import hparams as hparams_lib
 
   try:
-    flags = (metrics_log.read_hparams(path) or {}).get('flags')
+    flags = (hparams_lib.read(path) or {}).get('flags')
   except (OSError, errors.InputError):
     return False
   return flags is not None and not config.directory().changed(flags)

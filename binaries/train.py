@@ -75,10 +75,10 @@ def train(
 def _write_results(config: RunConfig, result: Any, dataset: Any) -> None:
   """Writes the plots and, with --client_table, clients.csv."""
   from safl_tf.reporting import plots
-  from safl_tf.training import loop, metrics_log
+  from safl_tf.training import evaluation, metrics_log
 
   if config.client_table:
-    table = loop.client_table(result.process, result.state)
+    table = evaluation.client_table(result.process, result.state)
     metrics_log.write_clients(config.path, table)
   plots.write_all(
     config.path,

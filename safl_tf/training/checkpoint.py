@@ -44,7 +44,8 @@ import numpy as np
 from absl import logging
 
 from safl_tf.core import client_store
-from safl_tf.training import checkpoint_io, metrics_log
+from safl_tf.training import checkpoint_io
+from safl_tf.training import hparams as hparams_lib
 from safl_tf.util import atomic_io, errors, validation
 
 _NAME = re.compile(r'round_(\d{6,})\.(npz|json)')
@@ -117,7 +118,7 @@ class Checkpoints:
     data_path = self._path(round_number, 'npz')
     file, entries = checkpoint_io.write(data_path, arrays, client_models, ids)
     manifest = {
-      'format': metrics_log.FORMAT,
+      'format': hparams_lib.FORMAT,
       'round': round_number,
       'files': [*(base.files if base else ()), file],
       'arrays': entries,
@@ -257,7 +258,7 @@ class Checkpoints:
       raise checkpoint_io.CorruptError(
         f'{path} is of round {manifest["round"]}'
       )
-    metrics_log.check_format(manifest.get('format', 0), self.folder)
+    hparams_lib.check_format(manifest.get('format', 0), self.folder)
     return manifest
 
   def _path(self, number: int, kind: str) -> str:

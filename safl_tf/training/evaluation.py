@@ -1,12 +1,14 @@
 """Evaluates models: loss and accuracy."""
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from safl_tf.core import flat_model, losses
+from safl_tf.core import client_trainer, flat_model, losses
+from safl_tf.core import process as process_lib
 
 _BATCH = 250  # measured: with LeNet-5 on a CPU twice as fast as 1,000
 
@@ -108,3 +110,68 @@ def build_predict(
     return np.concatenate(outputs)[: len(rows)]
 
   return predict
+
+
+def build_evaluate(
+  process: process_lib.FederatedProcess, test_data: tuple[Any, Any] | None
+) -> Callable[[process_lib.FederatedState], Scores | None]:
+  """Builds a function that evaluates a state's z̄ on the test data.
+
+  If clients train alone, it returns the mean scores of all clients' models.
+  """
+  if test_data is None:
+    return lambda state: None
+  x, y = test_data
+  rows = np.arange(len(y))
+
+  @functools.lru_cache(maxsize=2)  # the shape of z̄ rarely changes
+  def predictor(trainer: client_trainer.ClientTrainer) -> Predict:
+    return build_predict(trainer.model, x, trainer.jit_compile, trainer.device)
+
+  def evaluate(state: process_lib.FederatedState) -> Scores:
+    trainer = process.trainer_of(state)
+    predict, from_logits = predictor(trainer), trainer.model.from_logits
+    models: Iterable[Any] = [state.z_bar]
+    if process.algorithm.alone:
+      ids = range(process.clients.num_clients)
+      models = (state.client_models[k] for k in ids)
+    return mean(
+      score(predict(z, rows), y, process.config.loss, from_logits)
+      for z in models
+    )
+
+  return evaluate
+
+
+def client_table(
+  process: process_lib.FederatedProcess, state: process_lib.FederatedState
+) -> list[dict[str, Any]]:
+  """Returns the rows of clients.csv: each client's data and accuracies.
+
+  Both the client's own and the global model are evaluated on its data. The own
+  model is left out if clients keep none, as in FedSGD.
+  """
+  clients = process.clients
+  trainer = process.trainer_of(state)
+  predict = build_predict(
+    trainer.model, clients.x, trainer.jit_compile, trainer.device
+  )
+  malicious = set() if process.algorithm.pooled else set(process.malicious)
+  table = []
+  for k, name in enumerate(clients.client_ids):
+    rows = clients.indices(k)
+    y = clients.y[rows]
+    row = {
+      'client': name,
+      'examples': len(rows),
+      'labels': len(np.unique(y)),
+      'malicious': int(k in malicious),
+    }
+    models = {'global_accuracy': state.z_bar}
+    if len(state.client_models):
+      models = {'own_accuracy': state.client_models[k], **models}
+    for column, z in models.items():
+      if z is not None:
+        row[column] = score(predict(z, rows), y).accuracy
+    table.append(row)
+  return table

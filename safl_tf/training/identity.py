@@ -16,7 +16,7 @@ from safl_tf.core import algorithm as algorithm_lib
 from safl_tf.core import flat_model
 from safl_tf.core import process as process_lib
 from safl_tf.data import arrays, client_data
-from safl_tf.training import metrics_log
+from safl_tf.training import hparams as hparams_lib
 from safl_tf.util import atomic_io, describe, digests
 
 _PACKAGES = ('safl_tf', 'tensorflow', 'keras', 'numpy')
@@ -84,7 +84,7 @@ def of_inputs(
 
 def versions() -> dict[str, str]:
   """Returns the versions that results depend on."""
-  known = metrics_log.versions()
+  known = hparams_lib.versions()
   python = '.'.join(platform.python_version_tuple()[:2])
   return {'python': python, **{name: known[name] for name in _PACKAGES}}
 

@@ -2,11 +2,10 @@
 
 import contextlib
 import dataclasses
-import functools
 import os
 import pathlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -17,7 +16,7 @@ from absl import logging
 from safl_tf import attacks
 from safl_tf.algorithms import safl
 from safl_tf.core import algorithm as algorithm_lib
-from safl_tf.core import client_config, client_trainer, flat_model
+from safl_tf.core import client_config, flat_model
 from safl_tf.core import process as process_lib
 from safl_tf.data import arrays, client_data
 from safl_tf.training import evaluation, identity, metrics_log, run_directory
@@ -190,7 +189,7 @@ def run(
     )
   if test_data is not None:
     test_data = _check_test_data(test_data, process.clients.num_classes)
-  evaluate = _build_evaluate(process, test_data)
+  evaluate = evaluation.build_evaluate(process, test_data)
   state = process.initialize(seed)
   history: list[Row] = []
   with contextlib.ExitStack() as stack:
@@ -242,40 +241,6 @@ def _check_types(test_data: Any, output_dir: Any, progress: Any) -> None:
   check('progress', progress, bool, 'True, False or None', optional=True)
 
 
-def client_table(
-  process: process_lib.FederatedProcess, state: process_lib.FederatedState
-) -> list[Row]:
-  """Returns the rows of clients.csv: each client's data and accuracies.
-
-  Both the client's own and the global model are evaluated on its data. The own
-  model is left out if clients keep none, as in FedSGD.
-  """
-  clients = process.clients
-  trainer = process.trainer_of(state)
-  predict = evaluation.build_predict(
-    trainer.model, clients.x, trainer.jit_compile, trainer.device
-  )
-  malicious = set() if process.algorithm.pooled else set(process.malicious)
-  table = []
-  for k, name in enumerate(clients.client_ids):
-    rows = clients.indices(k)
-    y = clients.y[rows]
-    row = {
-      'client': name,
-      'examples': len(rows),
-      'labels': len(np.unique(y)),
-      'malicious': int(k in malicious),
-    }
-    models = {'global_accuracy': state.z_bar}
-    if len(state.client_models):
-      models = {'own_accuracy': state.client_models[k], **models}
-    for column, z in models.items():
-      if z is not None:
-        row[column] = evaluation.score(predict(z, rows), y).accuracy
-    table.append(row)
-  return table
-
-
 def _check_alive(
   process: process_lib.FederatedProcess,
   metrics: process_lib.RoundMetrics,
@@ -308,39 +273,6 @@ def _check_test_data(
     place = f'test_data: {error.argument}'
     raise errors.InputError(place, error.value, error.hint) from None
   return x, y
-
-
-def _build_evaluate(
-  process: process_lib.FederatedProcess, test_data: tuple[Any, Any] | None
-) -> Callable[[process_lib.FederatedState], evaluation.Scores | None]:
-  """Builds a function that evaluates a state's z̄ on the test data.
-
-  If clients train alone, it returns the mean scores of all clients' models.
-  """
-  if test_data is None:
-    return lambda state: None
-  x, y = test_data
-  rows = np.arange(len(y))
-
-  @functools.lru_cache(maxsize=2)  # the shape of z̄ rarely changes
-  def predictor(trainer: client_trainer.ClientTrainer) -> evaluation.Predict:
-    return evaluation.build_predict(
-      trainer.model, x, trainer.jit_compile, trainer.device
-    )
-
-  def evaluate(state: process_lib.FederatedState) -> evaluation.Scores:
-    trainer = process.trainer_of(state)
-    predict, from_logits = predictor(trainer), trainer.model.from_logits
-    models: Iterable[Any] = [state.z_bar]
-    if process.algorithm.alone:
-      ids = range(process.clients.num_clients)
-      models = (state.client_models[k] for k in ids)
-    return evaluation.mean(
-      evaluation.score(predict(z, rows), y, process.config.loss, from_logits)
-      for z in models
-    )
-
-  return evaluate
 
 
 def _row(

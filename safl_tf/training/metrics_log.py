@@ -1,19 +1,13 @@
-"""Records of a run: metrics.csv, TensorBoard events and hparams.json."""
+"""Records of a run: metrics.csv, TensorBoard events and clients.csv."""
 
-import contextlib
-import importlib.metadata
-import json
 import numbers
 import os
 import pathlib
-import platform
-import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO
 
 import psutil
 
-from safl_tf import version
 from safl_tf.util import atomic_io, errors
 
 # The columns of metrics.csv after `round`, and their tags in TensorBoard.
@@ -42,11 +36,7 @@ TAGS = {
 COLUMNS = ('round', *TAGS)
 # Columns that differ between two runs of the same command.
 MEASURED = ('seconds', 'rss_mb')
-# Format of run directories; written to hparams.json and to checkpoints.
-FORMAT = 4
 
-_PACKAGES = ('tensorflow', 'keras', 'numpy', 'tensorflow-datasets')
-_MISSING = object()
 _SCALAR = 1  # SummaryMetadata's DATA_CLASS_SCALAR
 
 Folder = str | os.PathLike[str]
@@ -167,159 +157,6 @@ def write_clients(folder: Folder, table: Sequence[Mapping[str, Any]]) -> None:
 def rss_mb() -> float:
   """Returns the resident memory of this process in megabytes (1e6 bytes)."""
   return psutil.Process().memory_info().rss / 1e6
-
-
-def versions() -> dict[str, str]:
-  """Returns the versions of Python, the platform and the main packages."""
-  result = {
-    'python': platform.python_version(),
-    'platform': platform.platform(),
-    'cpu': cpu(),
-    'cpu_count': str(os.cpu_count()),
-    'safl_tf': version.__version__,
-  }
-  for package in _PACKAGES:
-    try:
-      result[package] = importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-      result[package] = 'not installed'
-  return result
-
-
-def cpu() -> str:
-  """Returns the model of the processor, if the system names it."""
-  with contextlib.suppress(OSError):
-    for line in pathlib.Path('/proc/cpuinfo').read_text().splitlines():
-      key, _, value = line.partition(':')
-      if key.strip() == 'model name':
-        return value.strip()
-  return platform.processor() or platform.machine()
-
-
-def git_commit(folder: Folder) -> str | None:
-  """Returns the Git commit of the source in a directory.
-
-  It ends in '-dirty' if tracked files were changed; it is None without Git, or
-  if the directory is not tracked.
-  """
-
-  def git(*arguments: str) -> str:
-    command = ['git', '-C', os.fspath(folder), *arguments]
-    return subprocess.check_output(
-      command, stderr=subprocess.DEVNULL, text=True, timeout=10
-    ).strip()
-
-  with contextlib.suppress(OSError, subprocess.SubprocessError):
-    if git('ls-files', '.'):
-      options = ('--always', '--abbrev=40', '--dirty', '--exclude=*')
-      return git('describe', *options)
-  return None
-
-
-def write_hparams(
-  folder: Folder,
-  identity: Mapping[str, Any],
-  flags: Mapping[str, Any] | None,
-  checkpoint_every: int,
-) -> None:
-  """Writes hparams.json: what defines a run, versions and Git commit.
-
-  Args:
-    folder: of the run.
-    identity: see `identity.of_run`.
-    flags: of the program; None if Python code made the run.
-    checkpoint_every: rounds between checkpoints.
-  """
-  hparams = {
-    'format': FORMAT,
-    'identity': dict(identity),
-    'flags': None if flags is None else dict(flags),
-    'checkpoint_every': checkpoint_every,
-    'versions': versions(),
-    'git_commit': git_commit(os.path.dirname(os.path.abspath(__file__))),
-  }
-  atomic_io.write_json(os.path.join(folder, 'hparams.json'), hparams)
-
-
-def read_hparams(
-  folder: Folder, argument: str = 'experiment'
-) -> dict[str, Any] | None:
-  """Reads hparams.json; returns None if the file does not exist.
-
-  Raises an `InputError` that names `argument` if the file is not what
-  `write_hparams` wrote, or if another version of safl_tf wrote it.
-  """
-  hparams = read_json(folder, 'hparams.json', {}, argument)
-  if hparams is None:
-    return None
-  check_format(hparams.get('format', 0), folder, argument)
-  fields = {
-    'identity': dict,
-    'flags': dict | None,
-    'checkpoint_every': int,
-    'versions': dict,
-  }
-  return read_json(folder, 'hparams.json', fields, argument)
-
-
-def read_json(
-  folder: Folder, name: str, fields: Mapping[str, Any], argument: str
-) -> dict[str, Any] | None:
-  """Reads a JSON object of ours; returns None if the file does not exist.
-
-  Args:
-    folder: of the file.
-    name: of the file.
-    fields: name -> type of those that the object must have.
-    argument: the argument that gave the folder, for errors.
-  """
-  try:
-    text = pathlib.Path(folder, name).read_text(encoding='utf-8')
-    content = json.loads(text)
-  except (FileNotFoundError, NotADirectoryError):
-    return None
-  except (ValueError, RecursionError) as error:
-    hint = f'{name} cannot be parsed ({errors.reason(error)})'
-    raise errors.InputError(argument, folder, hint) from error
-  if not isinstance(content, dict):
-    hint = f'{name} must be a JSON object'
-    raise errors.InputError(argument, folder, hint)
-  for field, kind in fields.items():
-    if not isinstance(content.get(field, _MISSING), kind):
-      hint = f'{name} has no valid field {field}'
-      raise errors.InputError(argument, folder, hint)
-  return content
-
-
-def check_format(
-  number: Any, folder: Folder, argument: str = 'experiment'
-) -> None:
-  """Raises an `InputError` if a run directory has another format."""
-  if number != FORMAT:
-    is_newer = isinstance(number, int) and number > FORMAT
-    version = 'a newer' if is_newer else 'an older'
-    remedy = 'choose another --experiment or use that version'
-    if argument != 'experiment':
-      remedy = 'use that version or train again'
-    raise errors.InputError(
-      argument, folder, f'was made by {version} version of safl_tf; {remedy}'
-    )
-
-
-def differing(
-  old_flags: Mapping[str, Any],
-  new_flags: Mapping[str, Any],
-  ignore: Iterable[str] = (),
-) -> dict[str, tuple[Any, Any]]:
-  """Returns the changed flags as name -> (old, new), sorted by name.
-
-  Compares the values as JSON; a missing flag counts as None.
-  """
-  old = json.loads(atomic_io.to_json(dict(old_flags)))
-  new = json.loads(atomic_io.to_json(dict(new_flags)))
-  names = sorted((old.keys() | new.keys()) - set(ignore))
-  pairs = {name: (old.get(name), new.get(name)) for name in names}
-  return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def _line(row: Row) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from absl import logging
 
 from safl_tf.training import checkpoint, metrics_log
+from safl_tf.training import hparams as hparams_lib
 from safl_tf.util import atomic_io, errors, output_folder
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class RunDirectory:
     is_usable = above.is_dir() and os.access(above, os.W_OK | os.X_OK)
     argument = self._argument if is_usable else 'output_dir'
     output_folder.check(self.path, 'run', argument, is_own)
-    hparams = metrics_log.read_hparams(self.path, self._argument)
+    hparams = hparams_lib.read(self.path, self._argument)
     if hparams is None:
       if self._done:
         raise self._error('has checkpoints but no hparams.json')
@@ -96,14 +97,14 @@ class RunDirectory:
   def changed(self, flags: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Returns the flags that change results: name -> (given, this run's)."""
     own = self._flags or {}
-    return metrics_log.differing(flags, own, ignore=_MUTABLE_FLAGS)
+    return hparams_lib.differing(flags, own, ignore=_MUTABLE_FLAGS)
 
   def check_part(self, identity: Mapping[str, Any]) -> None:
     """Refuses a run that differs in these parts of its identity."""
-    hparams = metrics_log.read_hparams(self.path, self._argument)
+    hparams = hparams_lib.read(self.path, self._argument)
     if hparams is not None:
       known = {name: hparams['identity'].get(name) for name in identity}
-      self._refuse(metrics_log.differing(known, identity), 'settings')
+      self._refuse(hparams_lib.differing(known, identity), 'settings')
 
   @contextmanager
   def opened(self) -> Iterator[None]:
@@ -132,13 +133,13 @@ class RunDirectory:
       rounds: to train in all.
       checkpoint_every: rounds between checkpoints.
     """
-    hparams = metrics_log.read_hparams(self.path, self._argument)
+    hparams = hparams_lib.read(self.path, self._argument)
     if hparams is not None:
-      changed = metrics_log.differing(hparams['identity'], identity)
+      changed = hparams_lib.differing(hparams['identity'], identity)
       self._refuse(changed, 'settings')
       self._check_rounds(rounds)
       self._check_metrics(hparams['checkpoint_every'])
-      began, here = hparams['versions'].get('cpu'), metrics_log.cpu()
+      began, here = hparams['versions'].get('cpu'), hparams_lib.cpu()
       if began != here:
         logging.warning(
           'this run began on another processor (%s, here %s): sums may be '
@@ -147,14 +148,14 @@ class RunDirectory:
           here,
         )
       if (
-        not metrics_log.differing(hparams['flags'] or {}, self._flags or {})
+        not hparams_lib.differing(hparams['flags'] or {}, self._flags or {})
         and hparams['checkpoint_every'] == checkpoint_every
       ):
         return
     flags = self._flags
     if flags is None and hparams is not None:
       flags = hparams['flags']
-    metrics_log.write_hparams(self.path, identity, flags, checkpoint_every)
+    hparams_lib.write(self.path, identity, flags, checkpoint_every)
 
   def describe(
     self, process: 'process.FederatedProcess', metadata: Mapping[str, Any]
@@ -319,7 +320,7 @@ def load(path: str | pathlib.Path, argument: str = 'run') -> LoadedRun:
     'inputs': object,
     'class_names': list,
   }
-  config = metrics_log.read_json(path, 'model.json', fields, argument) or {}
+  config = hparams_lib.read_json(path, 'model.json', fields, argument) or {}
   try:
     checkpoints = checkpoint.Checkpoints(path / 'checkpoints')
     restored = checkpoints.restore_latest(repair=False)
@@ -356,4 +357,4 @@ def check_is_run(path: str | pathlib.Path, argument: str = 'run') -> None:
     raise errors.InputError(
       argument, path, 'is not a run directory (it has no model.json)'
     )
-  metrics_log.read_hparams(path, argument)
+  hparams_lib.read(path, argument)

@@ -6,7 +6,6 @@ refused, the message names what differs, and no file changes.
 
 import dataclasses
 import functools
-import os
 import shutil
 
 import keras
@@ -16,12 +15,10 @@ import tensorflow as tf
 from absl import logging
 
 import safl_tf
-from binaries.flags import data as data_flags
-from safl_tf.training import metrics_log
+from safl_tf.training import hparams as hparams_lib
 from safl_tf.util import errors
 from tests import tiny
 from tests.binaries import programs
-from tests.data.speech_commands import make_archive
 
 CONFIG = safl_tf.LocalConfig(local_epochs=1, batch_size=8, learning_rate=0.02)
 X, Y = tiny.blobs(71)
@@ -326,8 +323,8 @@ def test_a_changed_global_variable_is_refused(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize('package', ['tensorflow', 'keras', 'numpy', 'safl_tf'])
 def test_another_version_is_refused(run, monkeypatch, package):
-  versions = {**metrics_log.versions(), package: '0.1'}
-  monkeypatch.setattr(metrics_log, 'versions', lambda: versions)
+  versions = {**hparams_lib.versions(), package: '0.1'}
+  monkeypatch.setattr(hparams_lib, 'versions', lambda: versions)
   with pytest.raises(errors.InputError, match=rf'{package} was .*, is 0\.1'):
     train(run, rounds=2)
 
@@ -367,7 +364,7 @@ def test_what_leaves_the_bits_equal_may_change(case, run, whole):
 
 
 def test_another_processor_is_warned_of(run, monkeypatch):
-  monkeypatch.setattr(metrics_log, 'cpu', lambda: 'Another 9000')
+  monkeypatch.setattr(hparams_lib, 'cpu', lambda: 'Another 9000')
   lines = []
   monkeypatch.setattr(
     logging, 'warning', lambda text, *args: lines.append(text % args)
@@ -391,136 +388,3 @@ def test_a_run_without_its_mark_is_recognised(run):
   """As after `cp -r run/* elsewhere`, which leaves out hidden files."""
   (run / '.safl_tf').unlink()
   assert train(run, rounds=2).state.t == 2
-
-
-SMALL = (*programs.SMALL, '--jit_compile=false')
-
-
-@pytest.fixture
-def command(tmp_path):
-  path = tmp_path / 'data.npz'
-  np.savez(path, x=X, y=Y, x_test=TEST[0], y_test=TEST[1])
-  model().save(tmp_path / 'own.keras')
-  return (
-    *SMALL,
-    f'--dataset=npz:{path}',
-    f'--model={tmp_path}/own.keras',
-    f'--output_dir={tmp_path}',
-    '--experiment=run',
-    '--mean_examples=10',
-  )
-
-
-@pytest.mark.parametrize(
-  'change, code, name',
-  [
-    ('--executor=serial', 0, ''),
-    ('--executor=vectorized', 2, 'stack was None, is '),
-    ('--jit_compile=true', 2, 'jit_compile was False, is True'),
-    ('--device=cpu', 0, ''),
-    ('--client_store=mmap', 0, ''),
-    ('--seed=1', 2, 'seed was 0, is 1'),
-  ],
-)
-def test_hardware_flags_as_in_python(command, call, change, code, name):
-  assert call('train', *command).code == 0
-  outcome = call('train', *command, change, '--rounds=3')
-  assert outcome.code == code, outcome.err
-  assert name in outcome.err
-
-
-def test_python_and_the_program_share_a_run(command, call, tmp_path):
-  """Each resumes what the other began, and refuses another run."""
-  assert call('train', *command).code == 0
-  config = programs.config(*command)
-  dataset = config.load()
-  data, _ = config.clients(dataset, 0)
-  options = {
-    'model': keras.models.load_model(tmp_path / 'own.keras'),
-    'data': data,
-    'config': safl_tf.LocalConfig(),
-    'test_data': (dataset.x_test, dataset.y_test),
-  }
-  run = tmp_path / 'run'
-  with pytest.raises(errors.InputError, match='learning_rate'):
-    train(run, rounds=3, **{**options, 'config': CONFIG})
-  train(run, rounds=3, **options)
-  outcome = call('train', *command, '--rounds=4')
-  assert outcome.code == 0, outcome.err
-  whole = (*command, '--rounds=4', '--experiment=whole')
-  assert call('train', *whole).code == 0
-  assert programs.metrics(run) == programs.metrics(tmp_path / 'whole')
-
-
-@pytest.fixture
-def other_data(monkeypatch):
-  """Makes the same flags load other inputs, as another TFDS folder would."""
-  load = data_flags.Data.load
-
-  def change():
-    def load_other(self, *args):
-      dataset = load(self, *args)
-      return dataclasses.replace(dataset, x_train=255 - dataset.x_train)
-
-    monkeypatch.setattr(data_flags.Data, 'load', load_other)
-
-  return change
-
-
-def test_another_folder_of_data_is_refused(call, dense, tmp_path, other_data):
-  command = (*SMALL, f'--model={dense}', f'--output_dir={tmp_path}')
-  assert call('train', *command).code == 0
-  before = programs.snapshot(tmp_path)
-  other_data()
-  outcome = call('train', *command, '--rounds=3')
-  run = tmp_path / 'safl_mnist_sample'
-  programs.check_refused(
-    outcome, 'train', f'--experiment={run}: ... other settings (inputs was '
-  )
-  assert programs.snapshot(tmp_path) == before
-
-
-def test_no_table_mixes_data(call, dense, tmp_path, other_data):
-  command = (*SMALL, f'--model={dense}', f'--output_dir={tmp_path}')
-  assert call('compare', *command, '--algorithms=fedavg').code == 0
-  before = programs.snapshot(tmp_path)
-  other_data()
-  outcome = call('compare', *command, '--algorithms=fedavg,safl')
-  run = tmp_path / 'compare_mnist_sample' / 'fedavg_seed0'
-  programs.check_refused(
-    outcome, 'compare', f'--experiment={run}: ... (inputs was '
-  )
-  assert programs.snapshot(tmp_path) == before
-
-
-def test_changed_clips_are_refused(call, tmp_path):
-  """A clip that keeps its name, length and time."""
-  clips = make_archive.write_folder(tmp_path / 'clips')
-  keras.Sequential(
-    [
-      keras.Input((59, 13, 1)),
-      keras.layers.Flatten(),
-      keras.layers.Dense(30),
-    ]
-  ).save(tmp_path / 'flat.keras')
-  command = (
-    *SMALL[2:],
-    '--dataset=speech_commands',
-    f'--speech_dir={clips}',
-    '--partition=client',
-    f'--model={tmp_path}/flat.keras',
-    f'--output_dir={tmp_path}',
-    '--experiment=run',
-  )
-  outcome = call('train', *command)
-  assert outcome.code == 0, outcome.err
-  clip = clips / make_archive.names(make_archive.TRAIN_SPEAKERS)[0]
-  times = clip.stat()
-  samples = make_archive.noise(7, (times.st_size - 44) // 2)
-  clip.write_bytes(make_archive.wav(samples))
-  os.utime(clip, ns=(times.st_atime_ns, times.st_mtime_ns))
-  assert clip.stat().st_size == times.st_size
-  outcome = call('train', *command, '--rounds=3')
-  programs.check_refused(
-    outcome, 'train', f'--experiment={tmp_path}/run: ... (inputs was '
-  )

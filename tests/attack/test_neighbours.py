@@ -6,6 +6,7 @@ import os
 import pytest
 
 from binaries import sweep
+from safl_tf.training import hparams as hparams_lib
 from safl_tf.training import metrics_log
 from tests.attack.test_programs import system_error
 from tests.binaries import programs
@@ -17,9 +18,9 @@ BROKEN_HPARAMS = {
   'a string': '"x"',
   'empty': '',
   'no JSON': '{"format":',
-  'no flags': f'{{"format": {metrics_log.FORMAT}}}',
-  'flags a list': f'{{"format": {metrics_log.FORMAT}, "flags": []}}',
-  'flags null': f'{{"format": {metrics_log.FORMAT}, "flags": null}}',
+  'no flags': f'{{"format": {hparams_lib.FORMAT}}}',
+  'flags a list': f'{{"format": {hparams_lib.FORMAT}, "flags": []}}',
+  'flags null': f'{{"format": {hparams_lib.FORMAT}, "flags": null}}',
   'no text': b'\xff\xfe\x00',
 }
 HEADER = ','.join(metrics_log.COLUMNS)
@@ -46,7 +47,7 @@ def run(tmp_path):
   (path / 'checkpoints').mkdir(parents=True)
   (path / 'checkpoints' / 'round_000001.json').write_text('{}')
   (path / 'metrics.csv').write_text(f'{HEADER}\n1{ZEROS}\n')
-  metrics_log.write_hparams(path, {}, config.to_dict(), 5)
+  hparams_lib.write(path, {}, config.to_dict(), 5)
   return config, path
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from binaries import train
 from safl_tf.reporting import plots
-from safl_tf.training import export, metrics_log, run_directory
+from safl_tf.training import export, run_directory
+from safl_tf.training import hparams as hparams_lib
 from tests import browser
 from tests.binaries import programs
 
@@ -160,10 +161,8 @@ def test_runs_are_those_of_safl_train(made, dense, tmp_path, no_pictures):
   np.testing.assert_array_equal(ours, theirs)
   model = [(run / 'model.json').read_text() for run in (mine, alone)]
   assert model[0] == model[1]
-  first, second = (
-    metrics_log.read_hparams(run)['flags'] for run in (mine, alone)
-  )
-  assert metrics_log.differing(first, second).keys() == {'output_dir'}
+  first, second = (hparams_lib.read(run)['flags'] for run in (mine, alone))
+  assert hparams_lib.differing(first, second).keys() == {'output_dir'}
 
 
 def test_same_data_models_and_selections(made, recorded):

@@ -23,7 +23,13 @@ from safl_tf.data import dataset as dataset_lib
 from safl_tf.data import partition as partition_lib
 from safl_tf.data import registry as data_registry
 from safl_tf.reporting import plots
-from safl_tf.training import export, loop, metrics_log, run_directory
+from safl_tf.training import (
+  evaluation,
+  export,
+  loop,
+  metrics_log,
+  run_directory,
+)
 from safl_tf.util import choices, errors, validation
 from tests.binaries import programs
 
@@ -263,7 +269,7 @@ def calls(monkeypatch):
   patch(data_registry, 'load', record('load', data))
   patch(process, 'FederatedProcess', record('process'))
   patch(loop, 'run', record('run', result))
-  patch(loop, 'client_table', record('client_table'))
+  patch(evaluation, 'client_table', record('client_table'))
   patch(metrics_log, 'write_clients', record('write_clients'))
   patch(plots, 'write_all', lambda *args: None)
   patch(export, 'export', record('export'))

@@ -10,6 +10,7 @@ from binaries.flags.data import Data
 from binaries.flags.partition import Partition
 from safl_tf.data import client_data, partition, registry
 from safl_tf.reporting import plots
+from safl_tf.training import hparams as hparams_lib
 from safl_tf.training import metrics_log
 from safl_tf.util import choices, errors
 from tests.binaries import programs
@@ -293,7 +294,7 @@ def test_training_by_manifest(spread, train):
   )
   assert by_flags[0].code == by_file[0].code == 0
   assert programs.metrics(by_flags[1]) == programs.metrics(by_file[1])
-  flags = metrics_log.read_hparams(by_file[1])['flags']
+  flags = hparams_lib.read(by_file[1])['flags']
   assert flags['num_clients'] == 3
   assert flags['partition'] == f'manifest:{path}'
 
@@ -327,7 +328,7 @@ def test_training_by_client(train, sample, monkeypatch):
   outcome, run = train('--partition=client', '--min_examples=20')
   assert outcome.code == 0, outcome.err
   assert programs.metrics(run)[0]['selected'] == 2
-  assert metrics_log.read_hparams(run)['flags']['num_clients'] is None
+  assert hparams_lib.read(run)['flags']['num_clients'] is None
   outcome, other = train(
     '--partition=client', '--clients_per_round=4', name='too_many'
   )

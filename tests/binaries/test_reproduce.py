@@ -8,6 +8,7 @@ from binaries import program, reproduce, sweep
 from binaries.flags.data import Data
 from safl_tf.experiments.paper import experiments, plans
 from safl_tf.reporting import plots
+from safl_tf.training import hparams as hparams_lib
 from safl_tf.training import metrics_log
 from safl_tf.util import errors
 from tests.binaries import programs
@@ -66,7 +67,7 @@ def test_files(done):
   for name in runs:
     rows = metrics_log.read_csv(done / name / 'metrics.csv')
     assert [row['round'] for row in rows] == [1, 2, 3]
-    flags = metrics_log.read_hparams(done / name)['flags']
+    flags = hparams_lib.read(done / name)['flags']
     assert (flags['dataset'], flags['seed']) == ('mnist_sample', 0)
   assert (done / 'figures' / 'search.png').read_bytes().startswith(b'\x89PNG')
   assert not list(done.rglob('.partial-*')) and not list(done.rglob('export'))

@@ -7,7 +7,13 @@ import pytest
 
 import safl_tf
 from safl_tf.core import client_config, process
-from safl_tf.training import identity, loop, metrics_log, run_directory
+from safl_tf.training import (
+  evaluation,
+  identity,
+  loop,
+  metrics_log,
+  run_directory,
+)
 from safl_tf.util import errors
 from tests import tiny
 from tests.training import test_checkpoint, test_metrics_log
@@ -251,7 +257,7 @@ def test_stop_at_accuracy(trainer, tmp_path):
 
 def test_client_table(trainer):
   state = run(trainer, 2).state
-  table = loop.client_table(trainer, state)
+  table = evaluation.client_table(trainer, state)
   assert [row['client'] for row in table] == ['0', '1', '2', '3']
   for k, row in enumerate(table):
     rows = CLIENTS.indices(k)

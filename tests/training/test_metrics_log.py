@@ -1,14 +1,9 @@
-import json
 import math
 import os
-import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
-from safl_tf import version
 from safl_tf.training import metrics_log
 from safl_tf.util import errors
 
@@ -174,96 +169,6 @@ def test_rss_is_in_megabytes():
   del block
 
 
-def test_versions_import_no_package():
-  script = (
-    'import json, sys\n'
-    'from safl_tf.training import metrics_log\n'
-    'for name in ("tensorflow", "keras"):\n'
-    '  sys.modules[name] = None  # an import would fail\n'
-    'print(json.dumps(metrics_log.versions()))\n'
-  )
-  versions = json.loads(subprocess.check_output([sys.executable, '-c', script]))
-  assert versions['python'].split('.')[0] == str(sys.version_info[0])
-  assert versions['numpy'] == np.__version__
-  assert versions['safl_tf'] == version.__version__
-  assert versions['tensorflow'][0].isdigit()
-  assert int(versions['cpu_count']) >= 1
-  assert versions.keys() >= {'keras', 'tensorflow-datasets', 'platform'}
-
-
-@pytest.mark.skipif(not shutil.which('git'), reason='needs git')
-def test_git_commit(tmp_path, capfd):
-  def git(*arguments):
-    identity = ['-c', 'user.name=a', '-c', 'user.email=a@b']
-    command = ['git', '-C', str(tmp_path), *identity, *arguments]
-    return subprocess.check_output(command, text=True, stderr=subprocess.PIPE)
-
-  git('init')
-  (tmp_path / 'source').mkdir()
-  (tmp_path / 'source' / 'code.py').write_text('1')
-  (tmp_path / 'installed').mkdir()
-  (tmp_path / 'installed' / 'code.py').write_text('1')
-  assert metrics_log.git_commit(tmp_path / 'source') is None
-  git('add', 'source')
-  git('commit', '-m', 'first')
-  git('tag', 'v1')
-  commit = git('rev-parse', 'HEAD').strip()
-  assert metrics_log.git_commit(tmp_path / 'source') == commit
-  # A package inside the checkout of another project has no commit.
-  assert metrics_log.git_commit(tmp_path / 'installed') is None
-  (tmp_path / 'source' / 'code.py').write_text('2')
-  assert metrics_log.git_commit(tmp_path / 'source') == f'{commit}-dirty'
-  assert metrics_log.git_commit(tmp_path / 'absent') is None
-  assert capfd.readouterr() == ('', '')
-
-
-def test_git_commit_without_git(tmp_path, monkeypatch, capfd):
-  monkeypatch.setenv('PATH', str(tmp_path))
-  assert metrics_log.git_commit(os.path.dirname(metrics_log.__file__)) is None
-  assert capfd.readouterr() == ('', '')
-
-
-def test_hparams(tmp_path):
-  assert metrics_log.read_hparams(tmp_path) is None
-  flags = {'rounds': 3, 'epsilon': 0.1, 'export': None, 'sizes': (1, 2)}
-  metrics_log.write_hparams(tmp_path, {'seed': 3}, flags, 5)
-  hparams = metrics_log.read_hparams(tmp_path)
-  assert hparams.keys() == {
-    'checkpoint_every',
-    'flags',
-    'format',
-    'git_commit',
-    'identity',
-    'versions',
-  }
-  assert hparams['identity'] == {'seed': 3}
-  assert hparams['flags'] == flags | {'sizes': [1, 2]}
-  assert hparams['versions'] == metrics_log.versions()
-  assert metrics_log.differing(hparams['flags'], flags, ignore=()) == {}
-  (tmp_path / 'hparams.json').write_text('{')
-  with pytest.raises(errors.InputError, match='json cannot be parsed'):
-    metrics_log.read_hparams(tmp_path)
-
-
-@pytest.mark.parametrize(
-  'change, version_name',
-  [
-    ({}, 'an older'),  # the first versions wrote no number
-    ({'format': metrics_log.FORMAT - 1}, 'an older'),
-    ({'format': metrics_log.FORMAT + 1}, 'a newer'),
-  ],
-)
-def test_hparams_of_another_version(tmp_path, change, version_name):
-  hparams = {'flags': {'num_devices': 4}, **change}
-  (tmp_path / 'hparams.json').write_text(json.dumps(hparams))
-  with pytest.raises(errors.InputError) as caught:
-    metrics_log.read_hparams(tmp_path, 'run')
-  assert str(caught.value) == (
-    f'run={tmp_path}: was made by {version_name} version of safl_tf; use that '
-    'version or train again'
-  )
-
-
 def test_client_table(tmp_path):
   table = [
     {'client': 'a,b', 'examples': 3, 'own_accuracy': 1 / 3},
@@ -274,13 +179,3 @@ def test_client_table(tmp_path):
   assert text == (
     'client,examples,own_accuracy\n"a,b",3,0.3333333333333333\nü,12,1.0\n'
   )
-
-
-def test_differing():
-  old = {'same': 1, 'changed': 1, 'rounds': 10, 'gone': 2, 'gone_none': None}
-  new = {'same': 1.0, 'changed': 'a', 'rounds': 20, 'added': [3]}
-  assert metrics_log.differing(old, new, ignore=('rounds',)) == {
-    'added': (None, [3]),
-    'changed': (1, 'a'),
-    'gone': (2, None),
-  }

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from safl_tf.training import export, loop, run_directory
+from safl_tf.training import evaluation, export, loop, run_directory
 from tests import tiny
 from tests.algorithms.fed_ma import test_rounds
 
@@ -92,7 +92,7 @@ def test_a_grown_model_is_exported(grown, tmp_path):
 
 def test_client_table(grown):
   _, done = grown
-  table = loop.client_table(done.process, done.state)
+  table = evaluation.client_table(done.process, done.state)
   clients = done.process.clients
   for k, row in enumerate(table):
     assert 'own_accuracy' not in row  # clients keep no model
