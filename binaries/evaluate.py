@@ -123,15 +123,10 @@ def _data(flags: absl_flags.FlagValues, trained: dict[str, Any]) -> Data:
   }
   data = Data.get(flags, dataset=name, **values)
   data.check_effects(flags)
-  data = data.without_unused()
-  options = data.options()
-  if spec.is_user_data(name):
-    from safl_tf.data.files import loader
-
-    digest = loader.inspect(name, options)
-    if flags.dataset is None and digest != trained.get('data_sha256'):
-      hint = 'has changed since the run; give --dataset to use it nevertheless'
-      raise errors.InputError('dataset', name, hint)
+  data = data.without_unused().inspect(flags.test_fraction)
+  if flags.dataset is None and data.data_sha256 != trained.get('data_sha256'):
+    hint = 'has changed since the run; give --dataset to use it nevertheless'
+    raise errors.InputError('dataset', name, hint)
   return data
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self
 
 from safl_tf.data.files import spec
-from safl_tf.util import choices, validation
+from safl_tf.util import choices, errors, validation
 
 from .. import program
 from .conditions import When
@@ -80,15 +80,28 @@ class Data(Group, topic='data'):
     """Checks the data set to train on; adds the digest of data files."""
     data = dataclasses.replace(self, dataset=spec.check(self.dataset))
     data = data.without_unused(Data)
-    options = data.options()
-    if not spec.is_user_data(data.dataset):
-      return data
+    data = data.inspect(data.test_fraction)
+    fraction = data.test_fraction
+    if fraction is not None:
+      validation.real('test_fraction', fraction, 0, _MAX_TEST_FRACTION, True)
+    return data
+
+  def inspect(self, given: float | None) -> Self:
+    """Adds the digest of data files and the fraction to hold out, if any.
+
+    `given` is the fraction that the user gave, which must have an effect.
+    """
+    options = self.options()
+    if not spec.is_user_data(self.dataset):
+      return self
     from safl_tf.data.files import loader
 
-    fraction = options.test_fraction
-    validation.real('test_fraction', fraction, 0, _MAX_TEST_FRACTION, True)
-    digest = loader.inspect(data.dataset, options)
-    return dataclasses.replace(data, test_fraction=fraction, data_sha256=digest)
+    digest, has_test = loader.inspect(self.dataset, options)
+    if has_test and given is not None:
+      hint = f'has no effect: {self.dataset} has test examples of its own'
+      raise errors.InputError('test_fraction', given, hint)
+    fraction = None if has_test else options.test_fraction
+    return dataclasses.replace(self, test_fraction=fraction, data_sha256=digest)
 
   def options(self, class_names: Sequence[str] | None = None) -> spec.Options:
     """Returns the reading options; `class_names` name the labels, if known."""

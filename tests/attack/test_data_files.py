@@ -268,7 +268,7 @@ def test_files_that_change_after_their_digest(tmp_path, images, form):
   elif form == 'npz':
     data_files.write_npz(path, GOOD)
   name = f'{form}:{path or images}'
-  digest = loader.inspect(name, spec.Options())
+  digest = loader.inspect(name, spec.Options())[0]
   data_files.load(name, data_sha256=digest)
   changed = path or images / 'bee' / '1.png'
   time.sleep(0.02)  # more than the clock of the file system is coarse
@@ -346,3 +346,17 @@ def test_programs_name_bad_images(images, case):
   outcome = outcome._replace(code=process.returncode)
   programs.check_refused(outcome, 'train', f'--dataset=folder:.: {message}')
   assert not (images / 'runs').exists()
+
+
+@pytest.mark.parametrize('program', ['train', 'evaluate'])
+def test_a_fraction_of_data_with_test_examples_is_refused(
+  call, no_tensorflow, tmp_path, dense, program
+):
+  path = tmp_path / 'a.npz'
+  x, y = np.zeros((4, 2), np.float32), np.array([0, 1, 0, 1])
+  np.savez(path, x=x, y=y, x_test=x, y_test=y)
+  flags = (f'--dataset=npz:{path}', f'--model={dense}', '--test_fraction=0.5')
+  outcome = call(program, *flags)
+  programs.check_refused(
+    outcome, program, '--test_fraction=0.5: has no effect: npz:'
+  )

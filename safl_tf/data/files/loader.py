@@ -66,17 +66,19 @@ def load(name: str, options: spec.Options) -> dataset.Dataset:
   )
 
 
-def inspect(name: str, options: spec.Options) -> str:
+def inspect(name: str, options: spec.Options) -> tuple[str, bool]:
   """Checks names of columns, arrays and images, without TensorFlow.
 
   Returns:
-    The SHA-256 of the files.
+    The SHA-256 of the files, and whether they have test examples.
   """
   form, path = spec.split(name)
   digest = hashlib.sha256()
+  has_test = False
   with _input_errors(name):
     if form == 'folder':
       train, test = image_folder.scan(path, options.image_size)
+      has_test = bool(test)
       for file in [*train, *test]:
         digest.update(os.fsencode(file.relative_to(path)) + b'\0')
         digest.update(_file_digest(os.fspath(file)))
@@ -84,15 +86,15 @@ def inspect(name: str, options: spec.Options) -> str:
       if form == 'csv':
         csv.read_layout(path, options)
       else:
-        npz.check(path)
+        has_test = npz.check(path)
       digest.update(_file_digest(path))
-  return digest.hexdigest()
+  return digest.hexdigest(), has_test
 
 
 def _check_unchanged(name: str, options: spec.Options) -> None:
   """Refuses files that are not those of `options.data_sha256`."""
   expected = options.data_sha256
-  if expected is not None and inspect(name, options) != expected:
+  if expected is not None and inspect(name, options)[0] != expected:
     raise errors.InputError('dataset', name, 'has changed meanwhile')
 
 

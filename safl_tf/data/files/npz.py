@@ -37,10 +37,15 @@ class _Header(NamedTuple):
   dtype: np.dtype
 
 
-def check(path: str) -> None:
-  """Refuses unknown or missing arrays, and more than the memory holds."""
+def check(path: str) -> bool:
+  """Refuses unknown or missing arrays, and more than the memory holds.
+
+  Returns whether there are test examples.
+  """
   with _open(path) as archive:
-    _check_memory(archive, _members(archive))
+    members = _members(archive)
+    _check_memory(archive, members)
+  return 'x_test' in members
 
 
 def read(path: str) -> tuple[tabular.Table, tabular.Table | None]:

@@ -42,7 +42,7 @@ class Options:
     image_size: height and width.
     test_fraction: in (0, 1].
     class_names: the names of labels 0, 1, ..., if known already.
-    data_sha256: what `loader.inspect` must return for data files; not checked
+    data_sha256: the digest of data files, see `loader.inspect`; not checked
       if None.
   """
 

@@ -179,7 +179,7 @@ def test_bad_options(flags, message):
 
 def test_digest_follows_contents(tmp_path):
   path = tmp_path / 'a.csv'
-  digest = lambda: loader.inspect(f'csv:{path}', spec.Options())
+  digest = lambda: loader.inspect(f'csv:{path}', spec.Options())[0]
   path.write_text('a,label\n1,2\n')
   first = digest()
   assert digest() == first
@@ -190,7 +190,7 @@ def test_digest_follows_contents(tmp_path):
 
 
 def test_digest_of_a_folder(tmp_path):
-  digest = lambda: loader.inspect(f'folder:{tmp_path}', spec.Options())
+  digest = lambda: loader.inspect(f'folder:{tmp_path}', spec.Options())[0]
   for name in ('ant', 'bee'):
     (tmp_path / name).mkdir()
     (tmp_path / name / '1.png').write_text(name)
