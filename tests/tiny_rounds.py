@@ -1,5 +1,7 @@
 """Rounds of a process with a tiny model."""
 
+import dataclasses
+
 import safl_tf
 from safl_tf.core import client_config, process
 from tests import tiny
@@ -12,10 +14,12 @@ CONFIG = client_config.LocalConfig(
 
 
 SAFL = safl_tf.build_safl()
+ONE_STEP = dataclasses.replace(CONFIG, local_epochs=1)
 
 
 def make(algorithm=SAFL, model=tiny.dense, clients=CLIENTS, **options):
-  options = {'config': CONFIG, 'jit_compile': 'false', **options}
+  config = ONE_STEP if algorithm.one_step else CONFIG
+  options = {'config': config, 'jit_compile': 'false', **options}
   return process.FederatedProcess(model, clients, algorithm, **options)
 
 

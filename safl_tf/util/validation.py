@@ -11,7 +11,7 @@ from safl_tf.util import errors
 
 MAX_SEED = 2**63 - 1
 
-_NUMBER = re.compile(r'[+-]?[0-9]+(\.[0-9]*)?')
+_NUMBER = re.compile(r'-?[0-9]+(\.[0-9]*)?')
 
 
 class Range(NamedTuple):
@@ -107,7 +107,9 @@ def real(
   )
   if not valid:
     interval = _interval(low, high, open_low, open_high)
-    raise errors.InputError(name, _shown(value), f'must be a number{interval}')
+    raise errors.InputError(
+      name, _shown(value, float), f'must be a number{interval}'
+    )
   return float(value)
 
 
@@ -119,7 +121,7 @@ def integer(
   if not whole or not low <= value <= high:
     interval = _interval(low, high)
     raise errors.InputError(
-      name, _shown(value), f'must be a whole number{interval}'
+      name, _shown(value, int), f'must be a whole number{interval}'
     )
   return int(value)
 
@@ -169,10 +171,10 @@ def call(function: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
   return function(**{k: v for k, v in settings.items() if k in accepted})
 
 
-def _shown(value: Any) -> Any:
-  """Returns the value; with quotes if it is the text of a number."""
-  is_number = isinstance(value, str) and _NUMBER.fullmatch(value)
-  return repr(value) if is_number else value
+def _shown(value: Any, kind: type) -> Any:
+  """Returns the value; with quotes if it is the text of such a number."""
+  match = _NUMBER.fullmatch(value) if isinstance(value, str) else None
+  return repr(value) if match and not (kind is int and match[1]) else value
 
 
 def _interval(
