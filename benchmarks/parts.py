@@ -76,6 +76,7 @@ def section(quick: bool) -> str:
       folder.save(later, [])
 
     with folder.opened():
+      folder.begin({}, rounds=1)
       folder.restore(state)
       saving = seconds(save)
 

@@ -70,28 +70,27 @@ def git_commit(folder: Folder) -> str | None:
   return None
 
 
-def write(
-  folder: Folder,
-  identity: Mapping[str, Any],
-  flags: Mapping[str, Any] | None,
-  checkpoint_every: int,
-) -> None:
-  """Writes hparams.json: what defines a run, versions and Git commit.
+def create(
+  identity: Mapping[str, Any], flags: Mapping[str, Any] | None
+) -> dict[str, Any]:
+  """Returns the contents for a new run.
 
   Args:
-    folder: of the run.
     identity: see `identity.of_run`.
     flags: of the program; None if Python code made the run.
-    checkpoint_every: rounds between checkpoints.
   """
-  hparams = {
+  return {
     'format': FORMAT,
     'identity': dict(identity),
     'flags': None if flags is None else dict(flags),
-    'checkpoint_every': checkpoint_every,
+    'saved_round': 0,  # the newest checkpoint, by which a lost one is noticed
     'versions': versions(),
     'git_commit': git_commit(os.path.dirname(os.path.abspath(__file__))),
   }
+
+
+def write(folder: Folder, hparams: Mapping[str, Any]) -> None:
+  """Writes hparams.json."""
   atomic_io.write_json(os.path.join(folder, _FILE), hparams)
 
 
@@ -108,7 +107,7 @@ def read(folder: Folder, argument: str = 'experiment') -> dict[str, Any] | None:
   fields = {
     'identity': dict,
     'flags': dict | None,
-    'checkpoint_every': int,
+    'saved_round': int,
     'versions': dict,
   }
   return read_json(folder, _FILE, fields, argument)

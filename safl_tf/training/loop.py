@@ -201,7 +201,7 @@ def run(
         process, state, test_data, schedule.eval_every, metadata
       )
       stack.enter_context(directory.opened())
-      directory.begin(definition, schedule.rounds, schedule.checkpoint_every)
+      directory.begin(definition, schedule.rounds)
       directory.describe(process, metadata)
       state, history = directory.restore(state)
       if state.t:
@@ -247,13 +247,12 @@ def _check_alive(
   scores: evaluation.Scores | None,
 ) -> None:
   """Ends a run whose global model has finite weights but no finite outputs."""
-  lost = len(metrics.dropped) == len(metrics.ids)
-  if lost and scores is not None and not np.isfinite(scores.loss):
-    raise errors.RunError(
-      f'round {metrics.t}: no update is finite, and the test loss of the '
-      f'global model is {scores.loss}; '
-      f'{process.remedy("server_learning_rate or learning_rate")}'
-    )
+  if scores is None or process.algorithm.alone or np.isfinite(scores.loss):
+    return
+  raise errors.RunError(
+    f'round {metrics.t}: the test loss of the global model is {scores.loss}; '
+    f'{process.remedy("server_learning_rate or learning_rate")}'
+  )
 
 
 def _refuse(name: str, value: Any, default: Any, needed: str) -> None:

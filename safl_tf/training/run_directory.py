@@ -75,6 +75,7 @@ class RunDirectory:
       self.path / 'checkpoints', keep_checkpoints
     )
     self._log = metrics_log.MetricsLog(self.path)
+    self._hparams: dict[str, Any] = {}  # from `begin` on
     self._is_open = False
     self._size_logged = False
 
@@ -123,39 +124,33 @@ class RunDirectory:
         self._is_open = False
         self._log.close()
 
-  def begin(
-    self, identity: Mapping[str, Any], rounds: int, checkpoint_every: int
-  ) -> None:
+  def begin(self, identity: Mapping[str, Any], rounds: int) -> None:
     """Writes hparams.json; refuses a directory of a run that differs.
 
     Args:
       identity: see `identity.of_run`.
       rounds: to train in all.
-      checkpoint_every: rounds between checkpoints.
     """
     hparams = hparams_lib.read(self.path, self._argument)
-    if hparams is not None:
-      changed = hparams_lib.differing(hparams['identity'], identity)
-      self._refuse(changed, 'settings')
-      self._check_rounds(rounds)
-      self._check_metrics(hparams['checkpoint_every'])
-      began, here = hparams['versions'].get('cpu'), hparams_lib.cpu()
-      if began != here:
-        logging.warning(
-          'this run began on another processor (%s, here %s): sums may be '
-          'rounded differently from here on',
-          began,
-          here,
-        )
-      if (
-        not hparams_lib.differing(hparams['flags'] or {}, self._flags or {})
-        and hparams['checkpoint_every'] == checkpoint_every
-      ):
-        return
-    flags = self._flags
-    if flags is None and hparams is not None:
-      flags = hparams['flags']
-    hparams_lib.write(self.path, identity, flags, checkpoint_every)
+    if hparams is None:
+      self._hparams = hparams_lib.create(identity, self._flags)
+      hparams_lib.write(self.path, self._hparams)
+      return
+    changed = hparams_lib.differing(hparams['identity'], identity)
+    self._refuse(changed, 'settings')
+    self._check_rounds(rounds)
+    self._check_saved(hparams['saved_round'])
+    began, here = hparams['versions'].get('cpu'), hparams_lib.cpu()
+    if began != here:
+      logging.warning(
+        'this run began on another processor (%s, here %s): sums may be '
+        'rounded differently from here on',
+        began,
+        here,
+      )
+    self._hparams = hparams
+    if self._flags is not None:
+      self._update_hparams(flags=dict(self._flags))
 
   def describe(
     self, process: 'process.FederatedProcess', metadata: Mapping[str, Any]
@@ -196,6 +191,7 @@ class RunDirectory:
     if restored is None:
       self._log.start([])
       return initial, []
+    self._update_hparams(saved_round=restored.round_number)
     assert restored.client_models is not None
     arrays, history = restored.arrays, restored.meta['history']
     self._log.start(history)
@@ -229,6 +225,7 @@ class RunDirectory:
       arrays = {'z_bar': state.z_bar, **arrays}
     meta = {'seed': state.seed, 't': state.t, 'history': history}
     size = self._checkpoints.save(state.t, arrays, meta, state.client_models)
+    self._update_hparams(saved_round=state.t)
     seconds = time.perf_counter() - start
     large = size > _LARGE_BYTES or seconds > _LONG_SECONDS
     if large and not self._size_logged:
@@ -256,22 +253,20 @@ class RunDirectory:
         f'{self._done}; or choose another {self._other}',
       )
 
-  def _check_metrics(self, checkpoint_every: int) -> None:
+  def _check_saved(self, saved_round: int) -> None:
     """Refuses to repeat rounds whose checkpoints have been lost."""
-    path = self.path / 'metrics.csv'
-    if not path.exists():
-      return
-    try:
-      logged = len(metrics_log.read_csv(path))
-    except errors.InputError as error:
-      logged = path.read_bytes().count(b'\n') - 1
-      logging.warning('%s; it is rewritten from the checkpoint', error)
-    if logged > self._done + checkpoint_every:
+    if self._done < saved_round:
       raise self._error(
-        f'metrics.csv has {logged} rounds, but the newest checkpoint is of '
-        f'round {self._done}: checkpoints are missing; put them back or choose '
-        f'another {self._other}'
+        f'has lost the checkpoint of round {saved_round}; the newest is of '
+        f'round {self._done}; put it back or choose another {self._other}'
       )
+
+  def _update_hparams(self, **changes: Any) -> None:
+    """Rewrites hparams.json if something has changed."""
+    hparams = {**self._hparams, **changes}
+    if hparams_lib.differing(hparams, self._hparams):
+      hparams_lib.write(self.path, hparams)
+    self._hparams = hparams
 
   def _refuse(self, changed: Mapping[str, tuple[Any, Any]], kind: str) -> None:
     """Refuses a run that differs from the one in the directory."""

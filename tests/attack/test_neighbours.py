@@ -47,7 +47,7 @@ def run(tmp_path):
   (path / 'checkpoints').mkdir(parents=True)
   (path / 'checkpoints' / 'round_000001.json').write_text('{}')
   (path / 'metrics.csv').write_text(f'{HEADER}\n1{ZEROS}\n')
-  hparams_lib.write(path, {}, config.to_dict(), 5)
+  hparams_lib.write(path, hparams_lib.create({}, config.to_dict()))
   return config, path
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from safl_tf.core import client_store
-from safl_tf.training import checkpoint, checkpoint_io, metrics_log
+from safl_tf.training import checkpoint, checkpoint_io, hparams
 from safl_tf.util import errors
 from tests.training import test_checkpoint as shared
 from tests.training.test_checkpoint import warnings  # noqa: F401  a fixture
@@ -354,7 +354,7 @@ def test_arrays_are_verified_without_the_models(tmp_path, warnings):  # noqa: F8
 
 def test_checkpoint_of_another_version(tmp_path, monkeypatch):
   with monkeypatch.context() as patch:
-    patch.setattr(metrics_log, 'FORMAT', 2)
+    patch.setattr(hparams, 'FORMAT', 2)
     shared.save(tmp_path, 1)
   with pytest.raises(errors.InputError, match='by an older version of safl_tf'):
     shared.restore(tmp_path)

@@ -66,14 +66,14 @@ def test_git_commit_without_git(tmp_path, monkeypatch, capfd):
 def test_hparams(tmp_path):
   assert hparams_lib.read(tmp_path) is None
   flags = {'rounds': 3, 'epsilon': 0.1, 'export': None, 'sizes': (1, 2)}
-  hparams_lib.write(tmp_path, {'seed': 3}, flags, 5)
+  hparams_lib.write(tmp_path, hparams_lib.create({'seed': 3}, flags))
   hparams = hparams_lib.read(tmp_path)
   assert hparams.keys() == {
-    'checkpoint_every',
     'flags',
     'format',
     'git_commit',
     'identity',
+    'saved_round',
     'versions',
   }
   assert hparams['identity'] == {'seed': 3}
@@ -118,7 +118,7 @@ VALID = {
   'format': hparams_lib.FORMAT,
   'identity': {},
   'flags': None,
-  'checkpoint_every': 5,
+  'saved_round': 5,
   'versions': {},
 }
 
@@ -132,7 +132,7 @@ VALID = {
     ('x', 'must be a JSON object'),
     ({**VALID, 'identity': []}, 'no valid field identity'),
     ({**VALID, 'flags': 'a'}, 'no valid field flags'),
-    ({**VALID, 'checkpoint_every': None}, 'no valid field checkpoint_every'),
+    ({**VALID, 'saved_round': None}, 'no valid field saved_round'),
     ({'format': hparams_lib.FORMAT}, 'no valid field identity'),
     ({'format': 'four'}, 'an older version'),
   ],

@@ -94,7 +94,7 @@ def test_unsaved_rounds_are_computed_again(trainer, tmp_path):
   metadata = {'class_names': ['0', '1', '2']}
   definition = identity.of_run(trainer, state, None, 1, metadata)
   with folder.opened():
-    folder.begin(definition, 5, 2)
+    folder.begin(definition, 5)
     folder.restore(state)
     for t in (1, 2, 3, 4):
       state, metrics = trainer.next(state)

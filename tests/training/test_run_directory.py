@@ -64,7 +64,7 @@ def check_same(one, other):
 def test_state_round_trips_exactly(tmp_path, kind):
   folder = run_directory.RunDirectory(tmp_path)
   with folder.opened():
-    folder.begin({'seed': 0}, 5, 1)
+    folder.begin({'seed': 0}, 5)
     state, history = folder.restore(start(kind, tmp_path))
     assert (state.t, history) == (0, [])
     for ids in (range(20), [1, 2], [2, 30], []):
@@ -75,6 +75,7 @@ def test_state_round_trips_exactly(tmp_path, kind):
   for other in 'ram', 'mmap':  # independent of the store it was saved from
     again = run_directory.RunDirectory(tmp_path)
     with again.opened():
+      again.begin({'seed': 0}, 5)
       restored, rows = again.restore(start(other, tmp_path))
       check_same(restored, state)
       assert rows == history
@@ -115,7 +116,7 @@ def test_client_store_may_change_in_a_run(tmp_path):
       tmp_path, {'seed': 0, 'client_store': kind}
     )
     with folder.opened():
-      folder.begin({'seed': 0}, 1, 1)
+      folder.begin({'seed': 0}, 1)
   with pytest.raises(errors.InputError, match='seed was 0, is 1'):
     run_directory.RunDirectory(tmp_path, {'seed': 1}).check()
 
