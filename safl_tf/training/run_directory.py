@@ -7,6 +7,7 @@ directory without it.
 import functools
 import os
 import pathlib
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -47,6 +48,7 @@ _MUTABLE_FLAGS = (
   'stack',
   'stop_at_accuracy',
 )
+_DIGEST = re.compile(r'\b([0-9a-f]{8})[0-9a-f]{24,}\b')  # shown in short
 _LONG = 100  # characters of a value up to which messages show it
 
 
@@ -274,7 +276,7 @@ class RunDirectory:
       return
     texts = []
     for name, values in changed.items():
-      old, new = map(str, values)
+      old, new = (_DIGEST.sub(r'\1', str(value)) for value in values)
       fits = max(len(old), len(new)) <= _LONG
       texts.append(f'{name} was {old}, is {new}' if fits else name)
     raise self._error(
