@@ -158,7 +158,8 @@ def _describe(error: Exception) -> str | None:
     return f'not enough memory; {_LESS} {error}'
   place = ''.join(f'{note}: ' for note in getattr(error, '__notes__', [])[:1])
   if isinstance(error, OSError):
-    place = place if error.filename is None else f'{error.filename}: '
+    path = error.filename2 or error.filename  # of a rename: the target
+    place = place if path is None else f'{path}: '
     remedy = _REMEDIES.get(error.errno or 0)
     cause = error.strerror or error
     return f'{place}{cause}' + (f'; {remedy}' if remedy else '')

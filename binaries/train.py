@@ -112,8 +112,9 @@ def _export(config: RunConfig, result: Any, dataset: Any) -> str | None:
         replace_current=False,
       )
   except (errors.RunError, errors.InputError, OSError) as error:
+    cause = getattr(error, 'hint', error)
     return (
-      f'--export={formats}: {error}; all other files are in {config.path}, '
+      f'--export={formats}: {cause}; all other files are in {config.path}, '
       f'safl-export --run={config.path} tries again'
     )
   return None

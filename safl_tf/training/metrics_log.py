@@ -71,6 +71,7 @@ class MetricsLog:
     self._csv = open(self.path, 'ab', buffering=0)  # noqa: SIM115
     for path in pathlib.Path(self.logdir).glob('events.out.tfevents.*'):
       path.unlink()
+    os.makedirs(self.logdir, exist_ok=True)  # its errors name the path
     self._events = tf.summary.create_file_writer(self.logdir)
     for row in history:
       self._write_event(row)

@@ -180,6 +180,8 @@ class RunDirectory:
       'inputs': model.input_spec,
       **metadata,
     }
+    with _warning_of_damage():
+      _read_model(self.path, self._argument)
     atomic_io.write_json(self.path / 'model.json', description)
 
   def restore(
@@ -194,6 +196,8 @@ class RunDirectory:
       self._log.start([])
       return initial, []
     self._update_hparams(saved_round=restored.round_number)
+    with _warning_of_damage():
+      metrics_log.read_csv(self.path / 'metrics.csv')
     assert restored.client_models is not None
     arrays, history = restored.arrays, restored.meta['history']
     self._log.start(history)
@@ -288,6 +292,28 @@ class RunDirectory:
     return errors.InputError(self._argument, self.path, hint)
 
 
+@contextmanager
+def _warning_of_damage() -> Iterator[None]:
+  """Logs that a file of ours is damaged, before it is written again."""
+  try:
+    yield
+  except FileNotFoundError:
+    pass
+  except errors.InputError as error:
+    logging.warning('%s; it is written again', error)
+
+
+def _read_model(path: pathlib.Path, argument: str) -> dict[str, Any] | None:
+  """Reads model.json; returns None if the file does not exist."""
+  fields = {
+    'model': dict,
+    'from_logits': bool,
+    'inputs': object,
+    'class_names': list,
+  }
+  return hparams_lib.read_json(path, 'model.json', fields, argument)
+
+
 class LoadedRun(NamedTuple):
   """A run's newest global model, as a plain Keras model.
 
@@ -311,13 +337,7 @@ def load(path: str | pathlib.Path, argument: str = 'run') -> LoadedRun:
 
   check_is_run(path, argument)
   path = pathlib.Path(path)
-  fields = {
-    'model': dict,
-    'from_logits': bool,
-    'inputs': object,
-    'class_names': list,
-  }
-  config = hparams_lib.read_json(path, 'model.json', fields, argument) or {}
+  config = _read_model(path, argument) or {}
   try:
     checkpoints = checkpoint.Checkpoints(path / 'checkpoints')
     restored = checkpoints.restore_latest(repair=False)

@@ -6,9 +6,9 @@ import subprocess
 import sys
 
 import pytest
+import tensorflow as tf
 
 from binaries import program
-from safl_tf.training import metrics_log
 from safl_tf.util import atomic_io, errors
 from tests.binaries import programs
 
@@ -124,14 +124,12 @@ def test_an_error_without_a_path_names_the_run(
   assert outcome.err.count('\n') == 1
 
 
-def test_a_file_in_place_of_logdir(monkeypatch, capfd, tmp_path):
-  """TensorFlow's error has no path."""
+def test_an_error_of_tensorflow_without_a_path(monkeypatch, capfd, tmp_path):
   (tmp_path / 'logdir').write_text('')
-  log = metrics_log.MetricsLog(tmp_path)
 
   def main(flags):
     with program.locating(tmp_path):
-      log.start([])
+      tf.summary.create_file_writer(str(tmp_path / 'logdir'))
 
   monkeypatch.setattr(sys, 'argv', ['safl-x'])
   with pytest.raises(SystemExit) as caught:
