@@ -216,14 +216,5 @@ def describe_rule(name: str, rule: Any) -> str:
   """Returns a rule as text; refuses one that cannot be described."""
   from safl_tf.util import describe as describe_lib
 
-  try:
-    if isinstance(rule, tuple):  # a gate or an aggregator: functions, settings
-      return ', '.join(map(describe_lib.describe, rule))
-    return describe_lib.describe(rule)
-  except describe_lib.UnknownValueError as error:
-    raise errors.InputError(
-      name,
-      getattr(rule, '__qualname__', type(rule).__name__),
-      f'depends on a {error}, so a resumed run could not recognise the rule; '
-      f"give it a name: safl_tf.named('...', rule)",
-    ) from error
+  parts = rule if isinstance(rule, tuple) else [rule]  # a gate, an aggregator
+  return ', '.join(describe_lib.describe(name, part) for part in parts)

@@ -9,7 +9,6 @@ import platform
 from collections.abc import Mapping
 from typing import Any
 
-import keras
 import numpy as np
 
 from safl_tf.core import algorithm as algorithm_lib
@@ -102,10 +101,10 @@ def _of_model(
   template = model.template
   layers = {type(layer) for layer in template._flatten_layers()}
   try:
-    config: Any = _without_names(flat_model.architecture(template))
+    config: Any = describe.without_names(flat_model.architecture(template))
   except NotImplementedError:
-    config = describe.describe(type(template))
-  code = sorted(map(describe.describe, layers))
+    config = describe.describe('model', type(template))
+  code = sorted(describe.describe('model', layer) for layer in layers)
   shapes = [(t.shape, t.trainable) for t in model.layout.tensors]
   text = atomic_io.to_json([config, code, shapes])
   fixed = [
@@ -125,31 +124,5 @@ def _of_config(config: Any) -> dict[str, Any]:
   """Describes the local configuration, with the code of own optimizers."""
   fields = config.to_json()
   if not isinstance(config.optimizer, str):
-    fields['optimizer'] = describe.describe(config.optimizer)
+    fields['optimizer'] = describe.describe('optimizer', config.optimizer)
   return fields
-
-
-def _without_names(config: Any, names: dict[str, str] | None = None) -> Any:
-  """Numbers the layers of a Keras configuration in the place of their names.
-
-  Keras numbers unnamed layers over the lifetime of a process.
-  """
-  names = {} if names is None else names
-
-  def number(name: Any) -> Any:
-    if not isinstance(name, str):
-      return name
-    return names.setdefault(name, f'layer {len(names)}')
-
-  def replace(key: str, value: Any) -> Any:
-    if key == 'name':
-      return number(value)
-    if key in ('keras_history', 'input_layers', 'output_layers'):
-      return keras.tree.map_structure(number, value)
-    return _without_names(value, names)
-
-  if isinstance(config, Mapping):
-    return {key: replace(key, value) for key, value in config.items()}
-  if isinstance(config, list | tuple):
-    return [_without_names(item, names) for item in config]
-  return config

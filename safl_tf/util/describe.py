@@ -6,6 +6,7 @@ What belongs to an installed package is described by its name alone, since the
 versions of the packages are part of a run's identity.
 """
 
+import collections
 import dataclasses
 import dis
 import enum
@@ -28,10 +29,27 @@ _NAME = 'safl_tf_name'  # attribute of a rule that `named` returned
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
 _LONG = 100  # characters after which a text is replaced by its digest
 _SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
+# Types of installed packages whose `repr` is all there is to know.
+_READABLE = frozenset(
+  {
+    'builtins.range',
+    'builtins.slice',
+    'datetime.date',
+    'datetime.datetime',
+    'datetime.timedelta',
+    'decimal.Decimal',
+    'fractions.Fraction',
+    'logging.Logger',
+    're.Pattern',
+    'tensorflow.python.framework.dtypes.DType',
+    'tensorflow.python.framework.tensor.TensorSpec',
+    'tensorflow.python.framework.tensor_shape.TensorShape',
+  }
+)
 _OWN = frozenset({'safl_tf', 'binaries'})
 
 
-class UnknownValueError(ValueError):
+class _UnknownValueError(Exception):
   """A value that cannot be described; the message is its type."""
 
 
@@ -64,14 +82,51 @@ def named(name: str, rule: Any) -> Any:
   return call
 
 
-def describe(value: Any) -> str:
-  """Returns the description of a value.
+def describe(argument: str, value: Any) -> str:
+  """Returns the description of an argument.
 
   Raises:
-    UnknownValueError: the value, or one that it refers to, has a state that
+    errors.InputError: the value, or one that it refers to, has a state that
       cannot be read.
   """
-  return _Describer().describe(value)
+  try:
+    return _Describer().describe(value)
+  except _UnknownValueError as error:
+    remedy = "give it a name: safl_tf.named('...', rule)"
+    if argument in ('model', 'optimizer'):
+      remedy = 'leave that out of the code of its classes'
+    raise errors.InputError(
+      argument,
+      getattr(value, '__qualname__', type(value).__name__),
+      f'depends on a {error}, so a resumed run could not recognise it; '
+      f'{remedy}',
+    ) from error
+
+
+def without_names(config: Any, names: dict[str, str] | None = None) -> Any:
+  """Numbers the layers of a Keras configuration in the place of their names.
+
+  Keras numbers unnamed layers over the lifetime of a process.
+  """
+  names = {} if names is None else names
+
+  def number(name: Any) -> Any:
+    if isinstance(name, list | tuple):
+      return [number(item) for item in name]
+    if not isinstance(name, str):
+      return name
+    return names.setdefault(name, f'layer {len(names)}')
+
+  def replace(key: str, value: Any) -> Any:
+    if key in ('name', 'keras_history', 'input_layers', 'output_layers'):
+      return number(value)
+    return without_names(value, names)
+
+  if isinstance(config, Mapping):
+    return {key: replace(key, value) for key, value in config.items()}
+  if isinstance(config, list | tuple):
+    return [without_names(item, names) for item in config]
+  return config
 
 
 class _Describer:
@@ -112,7 +167,7 @@ class _Describer:
       (functools.partial, self._partial),
       (types.ModuleType, _module),
       (type, self._class),
-      ((tuple, list, set, frozenset), self._sequence),
+      ((tuple, list, set, frozenset, collections.deque), self._sequence),
       (Mapping, self._mapping),
       ((np.ndarray, np.generic), _array),
       (np.dtype, str),
@@ -180,18 +235,22 @@ class _Describer:
       return self.describe(value.python_function)
     if hasattr(value, 'get_config') and hasattr(kind, 'from_config'):
       return self._keras(value)
+    if _qualified(kind) in _READABLE or kind.__module__ == 'typing':
+      return f'{kind.__name__}({value!r})'
+    if hasattr(value, '__wrapped__'):  # as by functools.cache
+      return self.describe(value.__wrapped__)
     if dataclasses.is_dataclass(value):
       fields = dataclasses.fields(value)
       settings = {f.name: getattr(value, f.name) for f in fields}
     elif _is_installed(kind.__module__) or not hasattr(value, '__dict__'):
-      raise UnknownValueError(_qualified(kind))
+      raise _UnknownValueError(_qualified(kind))
     else:
       settings = vars(value)
     return f'{self._class(kind)}({self._settings(settings)})'
 
   def _keras(self, value: Any) -> str:
     """Describes a Keras object by its configuration, code and weights."""
-    config = {k: v for k, v in value.get_config().items() if k != 'name'}
+    config = without_names(value.get_config())
     inner = [v for v in vars(value).values() if hasattr(v, 'get_config')]
     weights = [np.asarray(w) for w in getattr(value, 'weights', ())]
     text = json.dumps(config, sort_keys=True, default=repr)
@@ -250,7 +309,7 @@ def _global_names(code: types.CodeType) -> Iterator[str]:
 def _builtin(function: Any) -> str:
   owner = getattr(function, '__self__', None)
   if owner is not None and not isinstance(owner, types.ModuleType | type):
-    raise UnknownValueError(f'{_qualified(type(owner))}.{function.__name__}')
+    raise _UnknownValueError(f'{_qualified(type(owner))}.{function.__name__}')
   module = getattr(function, '__module__', None) or 'numpy'
   return f'{module}.{function.__name__}'
 
@@ -262,7 +321,7 @@ def _module(module: types.ModuleType) -> str:
     return _with_version(name)
   file = getattr(module, '__file__', None)
   if file is None:
-    raise UnknownValueError(f'module {name}')
+    raise _UnknownValueError(f'module {name}')
   source = pathlib.Path(file).read_bytes()
   return f'{name}#{hashlib.sha256(source).hexdigest()[:8]}'
 
@@ -309,7 +368,7 @@ def _qualified(named: Any) -> str:
 def _array(array: Any) -> str:
   array = np.asarray(array)
   if array.dtype.hasobject:
-    raise UnknownValueError('array of objects')
+    raise _UnknownValueError('array of objects')
   shape = list(array.shape)
   return f'{array.dtype}{shape}#{digests.of_array(array)[:16]}'
 

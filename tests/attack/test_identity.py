@@ -342,6 +342,25 @@ def test_a_rule_that_cannot_be_described_is_refused(tmp_path):
   train(tmp_path / 'run', **algorithm(safl_tf.named('random', mix)))
 
 
+class Noisy(keras.layers.Layer):
+  """A layer with a hidden state."""
+
+  def call(self, inputs):
+    return inputs + GENERATOR.random()
+
+
+GENERATOR = np.random.default_rng(0)
+
+
+def test_a_model_that_cannot_be_described_is_refused(tmp_path):
+  noisy = lambda: model(layers=[Noisy()])
+  with pytest.raises(errors.InputError, match='leave that out') as caught:
+    train(tmp_path / 'run', noisy)
+  assert caught.value.argument == 'model' and caught.value.value == 'Noisy'
+  assert not (tmp_path / 'run').exists()
+  train(None, noisy)
+
+
 SAME = {
   'executor': {'executor': 'serial'},
   'store': {'client_store': 'mmap'},
