@@ -14,6 +14,7 @@ import functools
 import hashlib
 import importlib.metadata
 import json
+import logging
 import pathlib
 import sys
 import sysconfig
@@ -39,7 +40,6 @@ _READABLE = frozenset(
     'datetime.timedelta',
     'decimal.Decimal',
     'fractions.Fraction',
-    'logging.Logger',
     're.Pattern',
     'tensorflow.python.framework.dtypes.DType',
     'tensorflow.python.framework.tensor.TensorSpec',
@@ -171,6 +171,7 @@ class _Describer:
       (Mapping, self._mapping),
       ((np.ndarray, np.generic), _array),
       (np.dtype, str),
+      (logging.Logger, lambda logger: f'Logger({logger.name})'),
       (pathlib.PurePath, repr),
     )
 
