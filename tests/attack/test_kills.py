@@ -8,7 +8,7 @@ import pytest
 from tests.binaries import programs
 from tests.binaries.test_resume import check_equal, rounds_done
 
-ROUNDS = 60
+ROUNDS = 600  # more than 20 lives suffice for
 KILLS = 20
 
 
@@ -21,6 +21,7 @@ def test_twenty_kills(tmp_path, dense):
     '--jit_compile=false',
     f'--rounds={ROUNDS}',
     '--checkpoint_every=1',
+    '--eval_every=50',
     '--export=none',
     f'--model={dense}',
     f'--output_dir={tmp_path}',
@@ -38,7 +39,8 @@ def test_twenty_kills(tmp_path, dense):
         time.sleep(0.001)
       time.sleep(rng.random() * 0.1)
     else:  # while it starts
-      time.sleep(rng.random() * 6)
+      time.sleep(rng.random() * 4)
+    assert process.poll() is None, process.communicate()
     process.kill()
     process.communicate()
   assert 0 < rounds_done(killed) < ROUNDS
