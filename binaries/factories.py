@@ -78,7 +78,8 @@ def load_model(path: str) -> keras.Layer:
     hint = f'cannot be loaded by Keras ({errors.reason(error)})'
     raise errors.InputError('model', path, hint) from error
   with contextlib.suppress(Exception):  # a loss of the user's, or none at all
-    config = json.loads(zipfile.ZipFile(path).read('config.json'))
+    with zipfile.ZipFile(path) as archive:
+      config = json.loads(archive.read('config.json'))
     model.compile(loss=keras.losses.get(config['compile_config']['loss']))
   return model
 

@@ -82,14 +82,14 @@ def jobs(flags: absl_flags.FlagValues) -> list[Job]:
       'parts', flags.parts, 'needs one experiment, not --experiment=all'
     )
   names = experiments.EXPERIMENTS if name == 'all' else [name]
-  found = [_job(flags, experiments.EXPERIMENTS[name]) for name in names]
+  requested = [_job(flags, experiments.EXPERIMENTS[name]) for name in names]
   for location in ('data_dir', 'speech_dir'):
-    readers = [config for job in found for _, config in job.runs]
+    readers = [config for job in requested for _, config in job.runs]
     value = flags[location].value
     if value and not any(getattr(config, location) for config in readers):
       hint = f'no run of --experiment={name} --scale={flags.scale} reads it'
       raise errors.InputError(location, value, hint)
-  return found
+  return requested
 
 
 def _job(flags: absl_flags.FlagValues, experiment: plans.Experiment) -> Job:

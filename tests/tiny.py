@@ -138,3 +138,16 @@ MODELS = {
   'tuple of inputs': (two_inputs, halves),
   'dict of inputs': (named_inputs, named_halves),
 }
+
+
+class ConstantRate(keras.optimizers.schedules.LearningRateSchedule):
+  """A user's learning-rate schedule, which is not registered with Keras."""
+
+  def __init__(self, rate):
+    self.rate = rate
+
+  def __call__(self, step):
+    return self.rate
+
+  def get_config(self):
+    return {'rate': self.rate}

@@ -70,8 +70,8 @@ class When:
       for case in unmet
       for flag in case
     }
-    shown = _format(unmet, name)
-    return f'has no effect with {" and ".join(given)}; it is for {shown}'
+    needed = _format(unmet, name)
+    return f'has no effect with {" and ".join(given)}; it is for {needed}'
 
 
 def kind(flag: str, value: Any) -> Any:

@@ -85,7 +85,9 @@ def _tensor(
     tensor = None
   if tensor is None or not tensor.shape.is_compatible_with(shape):
     takes = f'{dtype.name} {list(shape)}'
-    _refuse(rule, f'{name} {_shown(value)}', f'must return {name} as {takes}')
+    _refuse(
+      rule, f'{name} {_format_value(value)}', f'must return {name} as {takes}'
+    )
   return tensor
 
 
@@ -118,7 +120,7 @@ def _uploads(value: Any, layout: layout_lib.Layout) -> int:
   return validation.integer('aggregate.uploads', value, 0, layout.size)
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
   """Describes a value by type and shape."""
   shape = getattr(value, 'shape', None)
   if shape is None:
@@ -128,5 +130,5 @@ def _shown(value: Any) -> str:
 
 
 def _refuse(rule: str, value: Any, hint: str) -> None:
-  shown = value if isinstance(value, str) else _shown(value)
-  raise errors.InputError(rule, shown, hint)
+  text = value if isinstance(value, str) else _format_value(value)
+  raise errors.InputError(rule, text, hint)

@@ -204,10 +204,12 @@ class _MappedFile:
   def _grow(self) -> None:
     """Appends a segment to the file."""
     if self._file is None:
+      from safl_tf.util import atomic_io
+
       self._file = tempfile.TemporaryFile(  # noqa: SIM115
         dir=self._directory,
-        prefix='.partial-',  # atomic_io.remove_leftovers finds it where
-        suffix='.tmp',  # the file system has no unnamed files
+        prefix=atomic_io.PREFIX,  # `remove_leftovers` deletes it where
+        suffix=atomic_io.SUFFIX,  # the file system has no unnamed files
       )
       weakref.finalize(self, self._file.close)
     unit = mmap.ALLOCATIONGRANULARITY

@@ -244,9 +244,9 @@ class ClientTrainer:
 
   @property
   def arithmetic(self) -> dict[str, Any]:
-    """What the bits of results depend on beside the run's definition.
+    """The execution settings that affect the bits of results.
 
-    Results are equal bit for bit where all of it is equal; `stack` is None for
+    Results are equal bit for bit if all of them are; `stack` is None for
     executors that train one client at a time.
     """
     return {

@@ -69,15 +69,14 @@ class FlatModel:
     with _rebuilding(model):
       self._model_fn = _model_fn(model)
       self.template = self.make()
+    name = self.template.name
     if not self.template.trainable_variables:
-      raise errors.InputError(
-        'model', self.template.name, 'has no trainable weights'
-      )
+      raise errors.InputError('model', name, 'has no trainable weights')
     self._compute = self.template
     variables = self.template.non_trainable_variables
-    self._seeds = [i for i, v in enumerate(variables) if _is_seed(v)]
+    self._seeds = [i for i, v in enumerate(variables) if is_seed(v)]
     self._averaged = [
-      i for i, v in enumerate(variables) if _is_float(v) and not _is_seed(v)
+      i for i, v in enumerate(variables) if _is_float(v) and not is_seed(v)
     ]
     flat_variables = self._flat_variables(self.template)
     self._shapes = [tuple(v.shape) for v in flat_variables]
@@ -89,9 +88,7 @@ class FlatModel:
     brought = model if given else self.template
     z = self.read(brought)
     if not np.isfinite(z).all():
-      raise errors.InputError(
-        'model', self.template.name, 'has weights that are not finite'
-      )
+      raise errors.InputError('model', name, 'has weights that are not finite')
     self.given = z if given else None
     self._compiled = losses.compiled_from_logits(brought)
     self._init = self._find_init()
@@ -347,7 +344,7 @@ def _assign_fixed(model: keras.Model, values: Sequence[np.ndarray]) -> None:
   for variable, value in zip(
     model.non_trainable_variables, values, strict=True
   ):
-    if not _is_seed(variable):
+    if not is_seed(variable):
       variable.assign(value)
   _finalize(model)
 
@@ -371,7 +368,8 @@ def _check_new(model: keras.Model | None, before: keras.Model) -> None:
     )
 
 
-def _is_seed(variable: keras.Variable) -> bool:
+def is_seed(variable: keras.Variable) -> bool:
+  """Returns whether a variable is the state of a seed generator."""
   return variable.name == 'seed_generator_state'
 
 

@@ -95,17 +95,17 @@ def are_logits(
   if given is not None:
     validation.instance('from_logits', given, bool, 'True, False or None')
   known = {'linear': True, 'log_softmax': True, 'softmax': False}
-  says = known.get(activation or 'unknown')
-  chosen = next((v for v in (given, compiled, says) if v is not None), None)
+  of_head = known.get(activation or 'unknown')
+  chosen = next((v for v in (given, compiled, of_head) if v is not None), None)
   if chosen is None:
     raise errors.InputError(
       'model',
       model.name,
       f'whether its outputs are logits is unknown from {layer}; {_REMEDY}',
     )
-  if says is not None and chosen != says:
-    shown = 'no activation' if says else 'a softmax'
-    hint = f'but its last layer, {layer}, has {shown}'
+  if of_head is not None and chosen != of_head:
+    actual = 'no activation' if of_head else 'a softmax'
+    hint = f'but its last layer, {layer}, has {actual}'
     if given is not None:
       hint = f'{hint[4:]}; leave from_logits out'
       raise errors.InputError('from_logits', given, hint)
@@ -113,13 +113,13 @@ def are_logits(
       'model',
       model.name,
       f'is compiled with from_logits={compiled}, {hint}; '
-      f'pass from_logits={says}, or compile it so',
+      f'pass from_logits={of_head}, or compile it so',
     )
   return chosen
 
 
 def compiled_from_logits(model: keras.Model) -> bool | None:
-  """Returns what the loss of a compiled model says, if anything."""
+  """Returns `from_logits` of the loss of a compiled model, if it has one."""
   if not getattr(model, 'compiled', False):
     return None
   [loss, *others] = keras.tree.flatten(model.loss) or [None]

@@ -219,7 +219,7 @@ class FederatedProcess:
 
   @property
   def arithmetic(self) -> dict[str, Any]:
-    """What the bits of results depend on, see `ClientTrainer.arithmetic`."""
+    """The settings that affect bits, see `ClientTrainer.arithmetic`."""
     return self._trainer.arithmetic
 
   @property
@@ -228,14 +228,15 @@ class FederatedProcess:
     return self._trainer.num_traces
 
   def _log_start(self, t: int) -> None:
-    """Says before round 1 where clients start from."""
+    """Logs before round 1 where clients start from."""
+    if t:
+      return
     start = 'each client draws its own initial model'
     if self.init == 'shared':
       given = self.model.given is not None
       source = 'the weights of the given model' if given else 'one drawn model'
       start = f'clients start from {source}'
-    if t == 0:
-      logging.info('%s', start)
+    logging.info('%s', start)
 
   def _check(self, state: FederatedState) -> None:
     """Refuses a state of another process."""

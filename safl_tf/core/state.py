@@ -93,8 +93,8 @@ def check(
     if not isinstance(z_bar, np.ndarray):
       refuse(f'z_bar of {type(z_bar).__name__}', 'is not an array')
     if z_bar.shape != (size,) or z_bar.dtype != dtype:
-      shown = f'z_bar of {z_bar.dtype} {list(z_bar.shape)}'
-      refuse(shown, f'is of another model, not of {np.dtype(dtype)} [{size}]')
+      actual = f'z_bar of {z_bar.dtype} {list(z_bar.shape)}'
+      refuse(actual, f'is of another model, not of {np.dtype(dtype)} [{size}]')
     if not np.isfinite(z_bar).all():
       refuse('z_bar', 'is not finite')
   known = [max(state.client_models.versions, default=-1)]

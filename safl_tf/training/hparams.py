@@ -100,7 +100,7 @@ def read(folder: Folder, argument: str = 'experiment') -> dict[str, Any] | None:
   Raises an `InputError` that names `argument` if the file is not what
   `write` wrote, or if another version of safl_tf wrote it.
   """
-  hparams = read_json(folder, _FILE, {}, argument)
+  hparams = _read_object(folder, _FILE, argument)
   if hparams is None:
     return None
   check_format(hparams.get('format', 0), folder, argument)
@@ -110,7 +110,8 @@ def read(folder: Folder, argument: str = 'experiment') -> dict[str, Any] | None:
     'saved_round': int,
     'versions': dict,
   }
-  return read_json(folder, _FILE, fields, argument)
+  _check_fields(hparams, folder, _FILE, fields, argument)
+  return hparams
 
 
 def read_json(
@@ -124,6 +125,15 @@ def read_json(
     fields: name -> type of those that the object must have.
     argument: the argument that gave the folder, for errors.
   """
+  content = _read_object(folder, name, argument)
+  if content is not None:
+    _check_fields(content, folder, name, fields, argument)
+  return content
+
+
+def _read_object(
+  folder: Folder, name: str, argument: str
+) -> dict[str, Any] | None:
   try:
     text = pathlib.Path(folder, name).read_text(encoding='utf-8')
     content = json.loads(text)
@@ -135,11 +145,20 @@ def read_json(
   if not isinstance(content, dict):
     hint = f'{name} must be a JSON object'
     raise errors.InputError(argument, folder, hint)
+  return content
+
+
+def _check_fields(
+  content: Mapping[str, Any],
+  folder: Folder,
+  name: str,
+  fields: Mapping[str, Any],
+  argument: str,
+) -> None:
   for field, kind in fields.items():
     if not isinstance(content.get(field, _MISSING), kind):
       hint = f'{name} has no valid field {field}'
       raise errors.InputError(argument, folder, hint)
-  return content
 
 
 def check_format(

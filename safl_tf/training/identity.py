@@ -48,7 +48,7 @@ def of_run(
     **_of_config(process.config),
     'attack': attack and {'type': type(attack).__name__, **attack.to_json()},
     **process.arithmetic,
-    **versions(),
+    **_versions(),
   }
 
 
@@ -81,7 +81,7 @@ def of_inputs(
   }
 
 
-def versions() -> dict[str, str]:
+def _versions() -> dict[str, str]:
   """Returns the versions that results depend on."""
   known = hparams_lib.versions()
   python = '.'.join(platform.python_version_tuple()[:2])
@@ -110,7 +110,7 @@ def _of_model(
   fixed = [
     digests.of_array(v.numpy())
     for v in template.non_trainable_variables
-    if v.name != 'seed_generator_state'
+    if not flat_model.is_seed(v)
   ]
   weights = [digests.of_array(state.client_models[0]), *fixed]
   return {

@@ -48,7 +48,7 @@ _MUTABLE_FLAGS = (
   'stack',
   'stop_at_accuracy',
 )
-_DIGEST = re.compile(r'\b([0-9a-f]{8})[0-9a-f]{24,}\b')  # shown in short
+_DIGEST = re.compile(r'\b([0-9a-f]{8})[0-9a-f]{24,}\b')  # messages have 8
 _LONG = 100  # characters of a value up to which messages show it
 
 

@@ -36,7 +36,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
       os.fsync(file.fileno())
     os.replace(temporary, path)
   except BaseException:
-    with contextlib.suppress(OSError):  # the first error tells more
+    with contextlib.suppress(OSError):  # the first error is the cause
       os.unlink(temporary)
     raise
   sync_folder(folder)

@@ -47,9 +47,9 @@ def check(path: Path, kind: str, argument: str, is_own: bool = False) -> None:
     hint = f'must be the name of a folder ({error.strerror})'
     raise errors.InputError(argument, path, hint) from error
   if MARK in names:
-    found = _kind(folder)
-    if found not in ('', kind):
-      hint = f'is the folder of a {found}; choose another folder'
+    marked = _kind(folder)
+    if marked not in ('', kind):
+      hint = f'is the folder of a {marked}; choose another folder'
       raise errors.InputError(argument, path, hint)
   elif names and not is_own:
     raise errors.InputError(

@@ -108,7 +108,7 @@ def real(
   if not valid:
     interval = _interval(low, high, open_low, open_high)
     raise errors.InputError(
-      name, _shown(value, float), f'must be a number{interval}'
+      name, _format_value(value, float), f'must be a number{interval}'
     )
   return float(value)
 
@@ -121,7 +121,7 @@ def integer(
   if not whole or not low <= value <= high:
     interval = _interval(low, high)
     raise errors.InputError(
-      name, _shown(value, int), f'must be a whole number{interval}'
+      name, _format_value(value, int), f'must be a whole number{interval}'
     )
   return int(value)
 
@@ -158,8 +158,8 @@ def instance(
   if own or (optional and value is None):
     return value
   plain = value is None or isinstance(value, str | int | float)
-  shown = value if plain else type(value).__name__
-  raise errors.InputError(name, shown, f'must be {takes}')
+  text = value if plain else type(value).__name__
+  raise errors.InputError(name, text, f'must be {takes}')
 
 
 def call(function: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
@@ -171,7 +171,7 @@ def call(function: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
   return function(**{k: v for k, v in settings.items() if k in accepted})
 
 
-def _shown(value: Any, kind: type) -> Any:
+def _format_value(value: Any, kind: type) -> Any:
   """Returns the value; with quotes if it is the text of such a number."""
   match = _NUMBER.fullmatch(value) if isinstance(value, str) else None
   return repr(value) if match and not (kind is int and match[1]) else value

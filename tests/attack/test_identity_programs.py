@@ -1,4 +1,4 @@
-"""Programs resume the same run or refuse, in agreement with Python."""
+"""Programs and Python agree on the runs that resume."""
 
 import dataclasses
 import os
@@ -145,3 +145,15 @@ def test_changed_clips_are_refused(call, tmp_path):
   programs.check_refused(
     outcome, 'train', f'--experiment={tmp_path}/run: ... (inputs was '
   )
+
+
+@pytest.mark.parametrize('some', [False, True])
+def test_lost_checkpoints_are_not_repeated(tmp_path, some):
+  train(tmp_path, rounds=4, checkpoint_every=2)
+  for path in (tmp_path / 'checkpoints').iterdir():
+    if '4' in path.name or not some:
+      path.unlink()
+  before = programs.snapshot(tmp_path)
+  with pytest.raises(errors.InputError, match='lost the checkpoint of round 4'):
+    train(tmp_path, rounds=5)
+  assert programs.snapshot(tmp_path) == before

@@ -18,6 +18,7 @@ import tensorflow as tf
 import safl_tf
 from safl_tf.core import algorithm
 from safl_tf.util import describe, errors
+from tests import tiny
 
 SCALE = 3
 
@@ -56,17 +57,6 @@ class Adds:
 @dataclasses.dataclass
 class Settings:
   rate: float
-
-
-class Schedule(keras.optimizers.schedules.LearningRateSchedule):
-  def __init__(self, rate):
-    self.rate = rate
-
-  def __call__(self, step):
-    return self.rate
-
-  def get_config(self):
-    return {'rate': self.rate}
 
 
 def factorial(n):
@@ -142,8 +132,8 @@ DIFFERENT = {
   'ufunc': (lambda: np.exp, lambda: np.log),
   'library function': (lambda: np.sum, lambda: tf.reduce_sum),
   'schedule': (
-    lambda: keras.optimizers.SGD(Schedule(0.1)),
-    lambda: keras.optimizers.SGD(Schedule(0.2)),
+    lambda: keras.optimizers.SGD(tiny.ConstantRate(0.1)),
+    lambda: keras.optimizers.SGD(tiny.ConstantRate(0.2)),
   ),
   'optimizer': (
     lambda: keras.optimizers.SGD(0.1),

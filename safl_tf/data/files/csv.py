@@ -128,14 +128,14 @@ def _find(
   """Returns the index of the requested column, or of one with a usual name."""
   if requested is None:
     for name in usual:
-      found = [i for i, other in enumerate(names) if other.lower() == name]
-      if len(found) > 1:
+      matches = [i for i, other in enumerate(names) if other.lower() == name]
+      if len(matches) > 1:
         raise tabular.DataError(
-          f'has columns {names[found[0]]} and {names[found[1]]}; choose one '
-          f'with --{flag}'
+          f'has columns {names[matches[0]]} and {names[matches[1]]}; '
+          f'choose one with --{flag}'
         )
-      if found:
-        return found[0]
+      if matches:
+        return matches[0]
     return None
   if requested not in names:
     raise tabular.DataError(
