@@ -18,7 +18,7 @@ ONE_STEP = dataclasses.replace(CONFIG, local_epochs=1)
 
 
 def make(algorithm=SAFL, model=tiny.dense, clients=CLIENTS, **options):
-  config = ONE_STEP if algorithm.one_step else CONFIG
+  config = ONE_STEP if algorithm.client_work.full_batch else CONFIG
   options = {'config': config, 'jit_compile': 'false', **options}
   return process.FederatedProcess(model, clients, algorithm, **options)
 

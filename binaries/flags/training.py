@@ -108,6 +108,12 @@ class Algorithm(Group, topic='algorithm'):
     'measured on the training examples if not given.',
     _EXTENDED,
   )
+  proximal_mu: float | None = real(
+    None,
+    "[mu] Weight of FedProx's proximal term mu/2 |w - z|^2; 0.01 in fedprox "
+    'and none in other algorithms if not given.',
+    When(algorithm=Others(['local_only', 'fedsgd'])),
+  )
 
   def resolve_selection(self, num_clients: int | None) -> Self:
     """Checks the number of selected clients, if the total is known."""
@@ -145,11 +151,6 @@ class LocalTraining(Group, topic='local training'):
     choices.LOSS_REDUCTIONS,
     'Reduction of the losses of the examples in a batch.',
     _NOT_ONE_STEP,
-  )
-  proximal_mu: float = real(
-    0.0,
-    "[mu] Weight of FedProx's proximal term mu/2 |w - z|^2.",
-    When(algorithm=Others(['local_only', 'fedsgd'])),
   )
 
 

@@ -4,7 +4,7 @@ import dataclasses
 
 from safl_tf.algorithms import fed_avg
 from safl_tf.core import algorithm
-from safl_tf.rules import gate, mix
+from safl_tf.rules import client_work, gate, mix
 
 
 def build_fed_sgd(
@@ -22,7 +22,8 @@ def build_fed_sgd(
   """
   return dataclasses.replace(
     fed_avg.build_fed_avg(fraction, clients_per_round),
-    one_step=True,
+    client_work=client_work.one_step(),
+    shared_start=True,
     validate=_validate,
   )
 

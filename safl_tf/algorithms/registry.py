@@ -7,7 +7,15 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from safl_tf.algorithms import astw, baselines, fed_avg, fed_sgd, ida, safl
+from safl_tf.algorithms import (
+  astw,
+  baselines,
+  fed_avg,
+  fed_prox,
+  fed_sgd,
+  ida,
+  safl,
+)
 from safl_tf.algorithms.fed_ma import build as fed_ma
 from safl_tf.core import algorithm as algorithm_lib
 from safl_tf.rules import aggregate
@@ -26,11 +34,14 @@ def _astw(
   return aggregate.temporal(astw_base, bool(astw_layerwise))
 
 
+_PROXIMAL = 'proximal_mu'
+
 BUILDERS: dict[str, Callable[..., algorithm_lib.Algorithm]] = {
   'centralized': baselines.build_centralized,
   'local_only': baselines.build_local_only,
   'fedsgd': fed_sgd.build_fed_sgd,
   'fedavg': fed_avg.build_fed_avg,
+  'fedprox': fed_prox.build_fed_prox,
   'safl': safl.build_safl,
   'extended_safl': safl.build_extended_safl,
   'ida': ida.build_ida,
@@ -63,6 +74,8 @@ def arguments(
     names += _parameters(AGGREGATORS[aggregator])
   for own in aggregate.OPTIMIZER_ARGUMENTS.get(server_optimizer, ()):
     names.append(f'server_{own}')
+  if _PROXIMAL not in names and _takes_proximal(BUILDERS[name]()):
+    names.append(_PROXIMAL)
   return tuple(names)
 
 
@@ -81,7 +94,8 @@ def build(
     server_optimizer: one of `choices.SERVER_OPTIMIZERS`, which steps along the
       aggregator's change of z̄; 'none' adopts the aggregate as it is.
     **options: of the algorithm, the aggregator and the server optimizer, which
-      takes those that start with `server_`; see `arguments`.
+      takes those that start with `server_`; and `proximal_mu`, FedProx's pull
+      with the clients of any algorithm; see `arguments`.
   """
   validation.choice('algorithm', name, choices.ALGORITHMS)
   validation.choice('aggregator', aggregator, choices.AGGREGATORS)
@@ -90,6 +104,9 @@ def build(
   )
   _check_options(options, name, aggregator, server_optimizer)
   algorithm = validation.call(BUILDERS[name], options)
+  if _PROXIMAL not in _parameters(BUILDERS[name]):
+    mu = options.get(_PROXIMAL) or 0.0
+    algorithm = fed_prox.with_proximal(algorithm, mu)
   if aggregator != 'auto':
     _check_has_server(algorithm, 'aggregator', aggregator)
     if algorithm.pooled:
@@ -127,7 +144,7 @@ def _users(option: str) -> list[str]:
   """Returns the algorithms and rules that take an option."""
   servers = aggregate.OPTIMIZER_ARGUMENTS.items()
   return [
-    *(n for n, builder in BUILDERS.items() if option in _parameters(builder)),
+    *(n for n in BUILDERS if option in arguments(n)),
     *(
       f'aggregator={n}'
       for n, rule in AGGREGATORS.items()
@@ -151,6 +168,11 @@ def _check_has_server(
   if algorithm.alone:
     hint = 'has no effect: clients never receive the global model'
     raise errors.InputError(argument, value, hint)
+
+
+def _takes_proximal(algorithm: algorithm_lib.Algorithm) -> bool:
+  """Returns whether clients take steps during which z̄ can pull them."""
+  return not (algorithm.alone or algorithm.client_work.full_batch)
 
 
 def _with_optimizer(

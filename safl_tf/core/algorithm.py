@@ -1,12 +1,15 @@
-"""The contract of a federated algorithm: four rules and the types they use.
+"""The contract of a federated algorithm: its rules and the types they use.
 
 `rules` has implementations, `algorithms` has published compositions of them.
-`select` and `aggregate` run on the server, on NumPy arrays; `mix` and `gate`
-are compiled into a client's round, on tensors.
+`select` and `aggregate` run on the server, on NumPy arrays; `mix`,
+`client_work` and `gate` are compiled into a client's round, on tensors. What
+the server broadcasts, what a client keeps and what it uploads are named arrays;
+'z' is the model in all three.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import types
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -15,10 +18,19 @@ import tensorflow as tf
 from safl_tf.core import layout as layout_lib
 from safl_tf.util import errors
 
+Arrays = Mapping[str, np.ndarray]
+Tensors = Mapping[str, tf.Tensor]
 Memory = dict[str, np.ndarray]
 
 # (seed, t, n) -> sorted ids of the clients of round t, S_t
 Select = Callable[[int, int, int], np.ndarray]
+
+# Client metrics that rules may ask for by name, besides those of the client
+# work: means of the trained and of the global model over the client's data,
+# which cost two passes over them,
+MEASURED = ('accuracy', 'global_accuracy', 'loss', 'global_loss')
+# and the mean loss during training, ‖z - z̄‖ (0 without z̄).
+METRICS = (*MEASURED, 'train_loss', 'distance')
 
 
 class Mixed(NamedTuple):
@@ -39,6 +51,88 @@ class Mixed(NamedTuple):
 Mix = Callable[[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor], Mixed]
 
 
+class ClientRound(NamedTuple):
+  """What a client has at the start of its round.
+
+  Attributes:
+    t: the round, or the number of local steps, see `LocalConfig.anneal_clock`.
+    received: the server's arrays; 'z' is z̄, or any values if there is none.
+    has_global: whether there is a z̄.
+    kept: the client's own arrays from its last round; 'z' is its model.
+    w: the model that it starts from, of `Mix`, shape [P].
+    learning_rate: α; None if the optimizer is a Keras object.
+  """
+
+  t: tf.Tensor
+  received: Tensors
+  has_global: tf.Tensor
+  kept: Tensors
+  w: tf.Tensor
+  learning_rate: float | None
+
+
+class Trained(NamedTuple):
+  """What a client has at the end of its round.
+
+  Attributes:
+    z: the trained model [P].
+    steps: the number of local steps; with `loss_reduction='sum'`, the number
+      of examples in them, as a step is then the sum of its examples' steps.
+    kept: the arrays to keep for the next round; those left out stay as before.
+    upload: the arrays to upload, with 'z'.
+    metrics: float32 scalars by name, for gates, aggregators and `RoundMetrics`.
+  """
+
+  z: tf.Tensor
+  steps: tf.Tensor
+  kept: Tensors
+  upload: Tensors
+  metrics: Tensors
+
+
+def no_arrays(layout: layout_lib.Layout) -> dict[str, np.ndarray]:
+  """Returns no arrays."""
+  del layout
+  return {}
+
+
+class ClientWork(NamedTuple):
+  """What a client does besides plain training, as pure functions.
+
+  Those on tensors are compiled into the round by every executor.
+
+  Attributes:
+    init: layout -> the arrays, besides its model, of a client that has never
+      participated.
+    receives: layout -> the arrays, besides z̄, that clients receive, with their
+      first values. `Aggregator.broadcast` provides them.
+    start: ClientRound -> what `gradient` and `project` use: scalars, and
+      vectors [P], of which they get the part of each trainable tensor.
+    gradient: (g, w, values, weight) -> the gradient that the optimizer gets in
+      place of g, for each trainable tensor w. g is `weight` times the gradient
+      of the mean loss over the batch: 1, or with `loss_reduction='sum'` the
+      number of examples.
+    project: (w, before, values) -> the tensor after a step, in place of w.
+    end: (ClientRound, Trained) -> Trained. It gets a client that keeps and
+      uploads its model.
+    full_batch: whether a client takes a single step, with the gradient of the
+      mean loss over all its data, instead of E epochs.
+    plain_sgd: whether clients must train with the optimizer 'sgd'.
+  """
+
+  init: Callable[[layout_lib.Layout], Arrays] = no_arrays
+  receives: Callable[[layout_lib.Layout], Arrays] = no_arrays
+  start: Callable[[ClientRound], Tensors] | None = None
+  gradient: Callable[..., tf.Tensor] | None = None
+  project: Callable[..., tf.Tensor] | None = None
+  end: Callable[[ClientRound, Trained], Trained] | None = None
+  full_batch: bool = False
+  plain_sgd: bool = False
+
+
+PLAIN_TRAINING = ClientWork()
+
+
 class Decision(NamedTuple):
   """A gate's decision on one update.
 
@@ -57,29 +151,38 @@ class Gate(NamedTuple):
   """Decides whether a client uploads its update.
 
   Attributes:
-    decide: (seed [2] int32, t, h_global, h_local) -> Decision.
-    needs_accuracy: whether `decide` reads the accuracies, which cost two passes
-      over the client's data.
+    decide: (seed [2] int32, t, metrics by name) -> Decision.
+    needs: the names of the metrics that `decide` reads, of `METRICS` or of the
+      client work.
   """
 
-  decide: Callable[[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor], Decision]
-  needs_accuracy: bool
+  decide: Callable[[tf.Tensor, tf.Tensor, Tensors], Decision]
+  needs: tuple[str, ...] = ()
 
 
 class Updates(NamedTuple):
-  """The r uploads of a round.
+  """The r uploads of a round, in the order of `ids`.
 
   Attributes:
     t: the round.
-    ids: the clients, shape [r].
-    z: their models, r vectors of shape [P].
-    m: their numbers of examples, shape [r].
+    ids: the clients, sorted, shape [r].
+    arrays: name -> the r uploaded arrays, read one at a time when accessed.
+    m: the clients' numbers of examples, shape [r].
+    num_clients: n, of all clients.
+    metrics: name -> the metrics that the aggregator needs, shape [r].
   """
 
   t: int
   ids: np.ndarray
-  z: Sequence[np.ndarray]
+  arrays: Mapping[str, Sequence[np.ndarray]]
   m: np.ndarray
+  num_clients: int
+  metrics: Mapping[str, np.ndarray] = types.MappingProxyType({})
+
+  @property
+  def z(self) -> Sequence[np.ndarray]:
+    """The uploaded models, r vectors of shape [P]."""
+    return self.arrays['z']
 
 
 class Aggregated(NamedTuple):
@@ -100,9 +203,9 @@ def upload_all(layout: layout_lib.Layout, t: int) -> int:
   return layout.size
 
 
-def no_memory(layout: layout_lib.Layout) -> Memory:
-  """Returns the memory of an aggregator that has none."""
-  del layout
+def broadcast_nothing(memory: Memory) -> dict[str, np.ndarray]:
+  """Returns no arrays: clients receive z̄ only."""
+  del memory
   return {}
 
 
@@ -115,23 +218,27 @@ class Aggregator(NamedTuple):
   Attributes:
     apply: (memory, updates with r > 0, z_bar or None) -> Aggregated.
     init: layout -> the initial memory.
-    uploads: (layout, t) -> the number of elements a client uploads in round t.
+    uploads: (layout, t) -> the number of elements of its model that a client
+      uploads in round t.
+    broadcast: memory -> the arrays that clients receive besides z̄.
+    needs: the names of the metrics that clients upload, see `Gate.needs`.
   """
 
   apply: Callable[[Memory, Updates, np.ndarray | None], Aggregated]
-  init: Callable[[layout_lib.Layout], Memory] = no_memory
+  init: Callable[[layout_lib.Layout], Memory] = no_arrays
   uploads: Callable[[layout_lib.Layout, int], int] = upload_all
+  broadcast: Callable[[Memory], Arrays] = broadcast_nothing
+  needs: tuple[str, ...] = ()
 
 
 class Driver(Protocol):
   """Runs rounds that are not the loop of `FederatedProcess.next`."""
 
-  @property
-  def freezes(self) -> bool:
-    """Whether clients freeze some of their layers."""
-
   def check(self, algorithm: 'Algorithm') -> None:
     """Raises `InputError` for rules that the driver does not support."""
+
+  def adapt(self, work: ClientWork) -> ClientWork:
+    """Returns the client work of its rounds, given the algorithm's."""
 
   def bind(self, trainer: Any, algorithm: 'Algorithm') -> Any:
     """Returns the `process.Rounds` that train with a `ClientTrainer`."""
@@ -139,7 +246,7 @@ class Driver(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Algorithm:
-  """A federated algorithm: four independent rules.
+  """A federated algorithm: independent rules.
 
   Replace a rule to get another algorithm:
 
@@ -150,8 +257,9 @@ class Algorithm:
     mix: combines z̄ and a client's own z into the model the client trains.
     gate: decides whether a client uploads.
     aggregate: computes z̄ from the uploads.
-    one_step: whether a client takes a single step, with the gradient over all
-      its data, from the global model, instead of E epochs.
+    client_work: what a client does besides plain training.
+    shared_start: whether there is a global model before the first round, which
+      all clients start from.
     pooled: whether one client holds the data of all.
     alone: whether clients never receive z̄; evaluation then scores every
       client's own model.
@@ -163,7 +271,8 @@ class Algorithm:
   mix: Mix
   gate: Gate
   aggregate: Aggregator
-  one_step: bool = False
+  client_work: ClientWork = PLAIN_TRAINING
+  shared_start: bool = False
   pooled: bool = False
   alone: bool = False
   driver: Driver | None = None
@@ -181,9 +290,14 @@ class Algorithm:
     return not (self.pooled or self.alone)
 
   @property
-  def freezes(self) -> bool:
-    """Whether clients freeze some of their layers."""
-    return self.driver is not None and self.driver.freezes
+  def needs(self) -> frozenset[str]:
+    """The names of the client metrics that the rules read."""
+    return frozenset(self.gate.needs) | frozenset(self.aggregate.needs)
+
+  @property
+  def measures(self) -> bool:
+    """Whether clients measure models on their data after training."""
+    return not self.needs.isdisjoint(MEASURED)
 
 
 def describe(algorithm: Algorithm) -> dict[str, str]:

@@ -24,18 +24,130 @@ def rules(algorithm: algorithm_lib.Algorithm) -> algorithm_lib.Algorithm:
     algorithm_lib.Aggregator,
     'a rules.aggregate.Aggregator',
   )
+  work = algorithm.client_work
+  validation.instance(
+    'client_work',
+    work,
+    algorithm_lib.ClientWork,
+    'a rules.client_work.ClientWork',
+  )
+  if algorithm.driver is not None:
+    work = algorithm.driver.adapt(work)
   new = copy.copy(algorithm)  # not `replace`: it is valid already
   vars(new).update(
     select=lambda *args: _ids(algorithm.select(*args), args[-1]),
     mix=lambda *args: _mixed(algorithm.mix(*args), args[-1]),
-    gate=gate._replace(decide=lambda *args: _decision(gate.decide(*args))),
+    client_work=_work(work),
+    gate=gate._replace(decide=lambda *args: _decision(gate, *args)),
     aggregate=aggregate._replace(
       apply=lambda *args: _aggregated(aggregate, *args),
       init=lambda layout: _memory(aggregate.init(layout)),
       uploads=lambda layout, t: _uploads(aggregate.uploads(layout, t), layout),
+      broadcast=lambda memory: _arrays(
+        'aggregate.broadcast', aggregate.broadcast(memory)
+      ),
     ),
   )
   return new
+
+
+def _work(work: algorithm_lib.ClientWork) -> algorithm_lib.ClientWork:
+  """Returns the client work with functions that are checked."""
+
+  def on_tensor(field: str) -> Any:
+    function = getattr(work, field)
+
+    def checked(first: tf.Tensor, *others: Any) -> tf.Tensor:
+      value = function(first, *others)
+      dtype, shape = first.dtype, first.shape
+      return _tensor(f'client_work.{field}', 'a tensor', value, dtype, shape)
+
+    return function and checked
+
+  def start(begun: algorithm_lib.ClientRound) -> algorithm_lib.Tensors:
+    assert work.start is not None
+    values = _named('client_work.start', work.start(begun))
+    for name, value in values.items():
+      if value.shape.rank and value.shape != begun.w.shape:
+        hint = f'must be a scalar or have shape {begun.w.shape}'
+        _refuse('client_work.start', f'{name} {_format_value(value)}', hint)
+    return values
+
+  def end(
+    begun: algorithm_lib.ClientRound, trained: algorithm_lib.Trained
+  ) -> algorithm_lib.Trained:
+    assert work.end is not None
+    return _trained(work.end(begun, trained), begun)
+
+  for field in ('init', 'receives'):
+    if not callable(getattr(work, field)):
+      _refuse(
+        f'client_work.{field}', getattr(work, field), 'must be a function'
+      )
+  for field in ('start', 'gradient', 'project', 'end'):
+    function = getattr(work, field)
+    if function is not None and not callable(function):
+      _refuse(f'client_work.{field}', function, 'must be a function or None')
+  return work._replace(
+    init=lambda layout: _arrays('client_work.init', work.init(layout)),
+    receives=lambda layout: _arrays(
+      'client_work.receives', work.receives(layout)
+    ),
+    start=work.start and start,
+    gradient=on_tensor('gradient'),
+    project=on_tensor('project'),
+    end=work.end and end,
+  )
+
+
+def _trained(
+  value: Any, begun: algorithm_lib.ClientRound
+) -> algorithm_lib.Trained:
+  """Returns what a client keeps and uploads, of the right types."""
+  place = 'client_work.end'
+  if not isinstance(value, algorithm_lib.Trained):
+    _refuse(place, value, 'must return a Trained')
+  kept, upload = _named(place, value.kept), _named(place, value.upload)
+  for name, tensor in kept.items():
+    if name not in begun.kept:
+      hint = f'keeps {name}, which client_work.init does not name'
+      _refuse(place, f'{name} {_format_value(tensor)}', hint)
+    like = begun.kept[name]
+    kept[name] = _tensor(place, name, tensor, like.dtype, like.shape)
+  if 'z' not in upload:
+    _refuse(place, f'upload of {", ".join(upload) or "nothing"}', 'must have z')
+  w = begun.w
+  upload['z'] = _tensor(place, 'z', upload['z'], w.dtype, w.shape)
+  metrics = _named(place, value.metrics)
+  for name, tensor in metrics.items():
+    if name in algorithm_lib.METRICS:
+      _refuse(place, name, 'is a metric that clients have anyway; rename it')
+    metrics[name] = _tensor(place, name, tensor, tf.float32)
+  return value._replace(kept=kept, upload=upload, metrics=metrics)
+
+
+def _named(place: str, value: Any) -> dict[str, tf.Tensor]:
+  """Returns a dict of tensors."""
+  is_dict = isinstance(value, dict) and all(isinstance(k, str) for k in value)
+  if not is_dict:
+    _refuse(place, value, 'must return tensors by name, in a dict')
+  tensors = {}
+  for name, tensor in value.items():
+    try:
+      tensors[name] = tf.convert_to_tensor(tensor)
+    except (TypeError, ValueError):
+      _refuse(place, f'{name} {_format_value(tensor)}', 'must be a tensor')
+  return tensors
+
+
+def _arrays(place: str, value: Any) -> dict[str, np.ndarray]:
+  """Returns a dict of arrays besides the model."""
+  is_dict = isinstance(value, dict) and all(isinstance(k, str) for k in value)
+  if not is_dict or not all(isinstance(v, np.ndarray) for v in value.values()):
+    _refuse(place, value, 'must return a dict of NumPy arrays')
+  if 'z' in value:
+    _refuse(place, 'z', 'is the name of the model; choose another')
+  return value
 
 
 def _ids(value: Any, n: int) -> np.ndarray:
@@ -63,7 +175,12 @@ def _mixed(value: Any, z: tf.Tensor) -> algorithm_lib.Mixed:
   )
 
 
-def _decision(value: Any) -> algorithm_lib.Decision:
+def _decision(gate: algorithm_lib.Gate, *args: Any) -> algorithm_lib.Decision:
+  try:
+    value = gate.decide(*args)
+  except KeyError as error:
+    hint = 'reads a metric that Gate.needs does not name'
+    raise errors.InputError('gate', error.args[0], hint) from error
   if not isinstance(value, algorithm_lib.Decision):
     _refuse('gate', value, 'must return a Decision(sent, q, delta)')
   return algorithm_lib.Decision(

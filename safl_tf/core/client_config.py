@@ -23,8 +23,6 @@ class LocalConfig:
       the sum of Algorithm 1's steps for its examples.
     anneal_clock: the unit of t in p = exp(-t/L): the 'round', or the 'step',
       (t - 1)·E·⌈m_k/B⌉ local gradient steps before this round.
-    proximal_mu: μ of FedProx (Li et al. 2020), which adds μ/2·‖w - z̄‖² to the
-      mean loss and so keeps a client near the global model.
     optimizer_clock: the initial value of the optimizer's step counter, which
       Keras's learning-rate schedules read. 'participation': zero, so a schedule
       restarts in every round. 'run': (t - 1)·E·⌈m_k/B⌉, the steps of a client
@@ -32,8 +30,8 @@ class LocalConfig:
       rounds. Other slots are reset in both; optimizers with a bias correction
       1 - βⁱ for fresh slots, such as Adam, need 'participation'.
     holdout: the share of its examples that a client does not train on and
-      measures h on, if the gate needs h; at least one example of two or more.
-      None measures h on the training examples.
+      measures models on, if a rule such as Extended SAFL's gate needs it; at
+      least one example of two or more. None measures on the training examples.
   """
 
   local_epochs: int = 3
@@ -43,7 +41,6 @@ class LocalConfig:
   loss: str = 'categorical'
   loss_reduction: str = 'sum'
   anneal_clock: str = 'round'
-  proximal_mu: float = 0.0
   optimizer_clock: str = 'participation'
   holdout: float | None = None
 
@@ -64,7 +61,6 @@ class LocalConfig:
       'loss_reduction', self.loss_reduction, choices.LOSS_REDUCTIONS
     )
     validation.choice('anneal_clock', self.anneal_clock, choices.ANNEAL_CLOCKS)
-    validation.limited('proximal_mu', self.proximal_mu)
     validation.choice(
       'optimizer_clock', self.optimizer_clock, choices.OPTIMIZER_CLOCKS
     )

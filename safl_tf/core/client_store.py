@@ -24,6 +24,10 @@ _SEGMENT_BYTES = 64 << 20
 _new_version = itertools.count(1).__next__
 
 
+class Handle(Protocol):
+  def read(self) -> np.ndarray: ...
+
+
 class Backend(Protocol):
   """Stores models for a `ClientStore`."""
 
@@ -63,10 +67,17 @@ class ClientStore:
   def __len__(self) -> int:
     return len(self._handles)
 
+  def put(self, array):
+    handle = self._backend.put(array)
+    return _Temp(self._backend, handle)
+
   def updated(self, models: Mapping[int, np.ndarray]) -> 'ClientStore':
     """Returns the store with the new models of some clients."""
     new = ClientStore(self._initial, self._backend)
-    handles = {k: self._backend.put(model) for k, model in models.items()}
+    handles = {
+      k: model.handle if isinstance(model, _Temp) else self._backend.put(model)
+      for k, model in models.items()
+    }
     new._handles = self._handles | handles
     new._versions = self._versions | dict.fromkeys(models, _new_version())
     return new
@@ -101,8 +112,6 @@ class ClientStore:
 def create(
   kind: str,
   initial: Callable[[int], np.ndarray],
-  size: int,
-  dtype: Any,
   directory: str | os.PathLike[str] | None = None,
 ) -> ClientStore:
   """Creates a store without participants.
@@ -118,7 +127,16 @@ def create(
   """
   if validation.choice('client_store', kind, choices.CLIENT_STORES) == 'ram':
     return ClientStore(initial)
-  return ClientStore(initial, _MappedFile(size, np.dtype(dtype), directory))
+  a = initial(0)
+  return ClientStore(initial, _MappedFile(a.size, a.dtype, directory))
+
+
+class _Temp:
+  def __init__(self, backend, handle):
+    self.backend, self.handle = backend, handle
+
+  def read(self):
+    return self.backend.get(self.handle)
 
 
 class _Memory:

@@ -1,7 +1,7 @@
 """Trains the clients of a round: inputs, executor, outputs and metrics."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import keras
@@ -13,6 +13,7 @@ from safl_tf.core import algorithm as algorithm_lib
 from safl_tf.core import (
   batching,
   client_config,
+  client_store,
   client_update,
   executors,
   flat_model,
@@ -25,8 +26,10 @@ from safl_tf.util import errors, hardware, validation
 # The largest plan of a client's batches, in examples; 1 GiB.
 _MAX_PLANNED = 2**28
 
-# client -> its own model z, and z̄ as the client receives it, if there is one
-Models = Callable[[int], tuple[np.ndarray, np.ndarray | None]]
+# client -> what it keeps, and what it receives; without 'z' if there is no z̄
+ClientArrays = Callable[
+  [int], tuple[algorithm_lib.Arrays, algorithm_lib.Arrays]
+]
 
 
 @runtime_checkable
@@ -55,24 +58,43 @@ class Attack(Protocol):
     """Returns what malicious client k uploads in round t."""
 
 
+class Uploads(Sequence[np.ndarray]):
+  """Stored arrays, each read when it is accessed."""
+
+  def __init__(self, handles: Sequence[client_store.Handle]):
+    self._handles = handles
+
+  def __len__(self) -> int:
+    return len(self._handles)
+
+  def __getitem__(self, i: Any) -> Any:
+    if isinstance(i, slice):
+      return Uploads(self._handles[i])
+    return self._handles[i].read()
+
+
 class CohortOutput(NamedTuple):
   """The outputs of a round's clients.
 
   Attributes:
     t: the round.
     ids: the clients.
-    own: what each client trained, and keeps.
-    uploads: what it would upload: the same, unless it is malicious.
+    outputs: of each client, without its arrays.
+    kept: name -> the stored arrays of clients with finite results.
+    uploads: name -> the arrays that were sent, in the order of `ids`.
+    bytes_up: the bytes of an upload besides its model.
   """
 
   t: int
   ids: np.ndarray
-  own: list[client_update.ClientOutput]
-  uploads: list[client_update.ClientOutput]
+  outputs: list[client_update.ClientOutput]
+  kept: dict[str, dict[int, client_store.Handle]]
+  uploads: dict[str, Uploads]
+  bytes_up: int
 
   @property
   def finite(self) -> np.ndarray:
-    """Whether each upload consists of finite numbers."""
+    """Whether each client's results are finite numbers."""
     return self.column('finite').astype(bool)
 
   @property
@@ -80,14 +102,29 @@ class CohortOutput(NamedTuple):
     """Whether each upload is sent and can be used."""
     return self.finite & self.column('sent').astype(bool)
 
-  def kept(self) -> dict[int, np.ndarray]:
-    """Returns the new own models of the clients with a finite upload."""
-    rows = zip(self.ids.tolist(), self.own, self.finite, strict=True)
-    return {k: output.z for k, output, finite in rows if finite}
+  @property
+  def metrics(self) -> dict[str, np.ndarray]:
+    """The metrics of all clients, by name."""
+    names = self.outputs[0].metrics if self.outputs else ()
+    return {n: np.array([o.metrics[n] for o in self.outputs]) for n in names}
 
   def column(self, name: str) -> np.ndarray:
-    """Returns a field of all uploads."""
-    return np.array([getattr(output, name) for output in self.uploads])
+    """Returns a field of all outputs."""
+    return np.array([getattr(output, name) for output in self.outputs])
+
+  def updates(
+    self, clients: client_data.ClientData, needs: Sequence[str]
+  ) -> algorithm_lib.Updates:
+    """Returns what the aggregator gets, with the metrics it needs."""
+    ids, sent = self.ids[self.sent], self.sent
+    return algorithm_lib.Updates(
+      t=self.t,
+      ids=ids,
+      arrays=self.uploads,
+      m=clients.sizes[ids],
+      num_clients=clients.num_clients,
+      metrics={name: self.metrics[name][sent] for name in needs},
+    )
 
 
 class ClientTrainer:
@@ -160,7 +197,7 @@ class ClientTrainer:
         f'of {config.batch_size} in a round; must be fewer',
       )
     self._max_measured = 0
-    if algorithm.gate.needs_accuracy:
+    if algorithm.measures:
       measured = held_out or largest
       self._max_measured = -(-measured // config.batch_size)
     self._options = executors.ExecutorOptions(
@@ -186,23 +223,60 @@ class ClientTrainer:
     return other
 
   def train(
-    self, seed: int, t: int, ids: np.ndarray, models: Models, frozen: int = 0
+    self,
+    seed: int,
+    t: int,
+    ids: np.ndarray,
+    arrays: ClientArrays,
+    stores: Mapping[str, client_store.ClientStore] | None = None,
   ) -> CohortOutput:
-    """Runs mix, E epochs and gate on each client.
+    """Runs mix, training and gate on each client.
+
+    Arrays are stored as clients finish, in the order of ids, so that only a few
+    of them are in memory at a time if the stores are memory-mapped.
 
     Args:
       seed: of the run.
       t: the round.
       ids: the clients.
-      models: client -> (z, z̄).
-      frozen: how many of the trained tensors, from the input on, stay fixed.
+      arrays: client -> what it keeps and what it receives, by name.
+      stores: name -> where to store what clients keep and upload; in memory if
+        there is none of that name.
     """
+    stores = dict(stores or {})
 
-    def make_input(k: int) -> client_update.ClientInput:
-      return self._client_input(seed, t, k, *models(k), frozen)
+    def put(name: str, array: np.ndarray) -> client_store.Handle:
+      if name not in stores:
+        stores[name] = client_store.ClientStore(lambda k: array)
+      return stores[name].put(array)
 
-    own = list(self._executor(make_input, ids.tolist()))
-    return CohortOutput(t, ids, own, self._corrupt(t, ids, own, models))
+    kept: dict[str, dict[int, client_store.Handle]] = {}
+    uploads: dict[str, list[client_store.Handle]] = {}
+    outputs, bytes_up = [], 0
+    trained = self._executor(
+      lambda k: self._client_input(seed, t, k, *arrays(k)), ids.tolist()
+    )
+    for k, output in zip(ids.tolist(), trained, strict=True):
+      own = output.kept
+      upload = {n: own[n] for n in self._shared} | output.upload
+      if self._corrupts(k):
+        upload['z'] = z = self._corrupt(t, k, upload['z'], *arrays(k))
+        finite = output.finite & np.isfinite(z).all()
+        output = output._replace(finite=finite)
+      outputs.append(output._replace(kept={}, upload={}))
+      if not output.finite:
+        continue
+      for name, array in own.items():
+        kept.setdefault(name, {})[k] = put(name, array)
+      if not output.sent:
+        continue
+      bytes_up = sum(a.nbytes for n, a in upload.items() if n != 'z')
+      for name, array in upload.items():
+        shared = array is own.get(name)
+        handle = kept[name][k] if shared else put(f'upload/{name}', array)
+        uploads.setdefault(name, []).append(handle)
+    lazy = {name: Uploads(handles) for name, handles in uploads.items()}
+    return CohortOutput(t, ids, outputs, kept, lazy, bytes_up)
 
   def measure(
     self,
@@ -238,8 +312,9 @@ class ClientTrainer:
       p=_mean(output.column('p')),
       kept_local=_mean(output.column('kept_local')),
       train_loss=_mean(output.column('train_loss')[finite]),
-      bytes_up=int(sent.sum()) * bytes_up,
+      bytes_up=int(sent.sum()) * (bytes_up + output.bytes_up),
       bytes_down=len(ids) * bytes_down,
+      metrics=output.metrics,
     )
 
   @property
@@ -265,16 +340,15 @@ class ClientTrainer:
     seed: int,
     t: int,
     k: int,
-    z: np.ndarray,
-    z_bar: np.ndarray | None,
-    frozen: int,
+    kept: algorithm_lib.Arrays,
+    received: algorithm_lib.Arrays,
   ) -> client_update.ClientInput:
     config = self._config
-    for vector in (z,) if z_bar is None else (z, z_bar):
-      if vector.shape != (self.model.size,) or vector.dtype != self.model.dtype:
+    for array in (kept['z'], received.get('z', kept['z'])):
+      if array.shape != (self.model.size,) or array.dtype != self.model.dtype:
         raise errors.InputError(
           'state',
-          f'a model of {vector.dtype} {list(vector.shape)} for client {k}',
+          f'a model of {array.dtype} {list(array.shape)} for client {k}',
           f'must be {np.dtype(self.model.dtype)} [{self.model.size}]; the state'
           ' is of another process',
         )
@@ -285,9 +359,9 @@ class ClientTrainer:
       seeds.generator(seed, seeds.Role.HOLDOUT, k),
     )
     return client_update.ClientInput(
-      z_bar=z if z_bar is None else z_bar,
-      has_global=z_bar is not None,
-      z=z,
+      received={'z': kept['z'], **received},
+      has_global='z' in received,
+      kept=dict(kept),
       seeds=np.stack([seeds.pair(seed, role, t, k) for role in roles]),
       clock=config.clock(t, len(trained)),
       plan=batching.plan_batches(
@@ -297,28 +371,27 @@ class ClientTrainer:
         seeds.generator(seed, seeds.Role.BATCHES, t, k),
       ),
       measured=batching.plan_measuring(measured, config, self._max_measured),
-      frozen=np.int32(frozen),
       iteration=np.int64(config.iteration(t, len(trained))),
+    )
+
+  def _corrupts(self, k: int) -> bool:
+    """Returns whether a client's upload is corrupted."""
+    attack = self._attack
+    return (
+      attack is not None and attack.corrupts_uploads and k in self._suspects
     )
 
   def _corrupt(
     self,
     t: int,
-    ids: np.ndarray,
-    outputs: list[client_update.ClientOutput],
-    models: Models,
-  ) -> list[client_update.ClientOutput]:
-    """Returns what clients upload, malicious ones included."""
-    if self._attack is None or not self._attack.corrupts_uploads:
-      return outputs
-    uploads = list(outputs)
-    for i in np.flatnonzero(np.isin(ids, self._suspects)):
-      k = int(ids[i])
-      own, z_bar = models(k)
-      start = own if z_bar is None else z_bar
-      z = self._attack.corrupt(t, k, outputs[i].z, start)
-      uploads[i] = outputs[i]._replace(z=z, finite=np.isfinite(z).all())
-    return uploads
+    k: int,
+    z: np.ndarray,
+    kept: algorithm_lib.Arrays,
+    received: algorithm_lib.Arrays,
+  ) -> np.ndarray:
+    """Returns the model that malicious client k uploads."""
+    assert self._attack is not None
+    return self._attack.corrupt(t, k, z, received.get('z', kept['z']))
 
   def _build(self, model: keras.Model | flat_model.ModelFn) -> None:
     """Compiles training for a model."""
@@ -341,6 +414,7 @@ class ClientTrainer:
       )
       for place, (x, y) in zip(self._devices, self._data, strict=True)
     ]
+    self._shared = updates[0].shared
     self._executor = executors.create(
       name,
       updates,

@@ -4,8 +4,7 @@ The code is written for a single client, in pieces that are pure functions; an
 executor compiles the pieces, runs their loops and adds the client axis.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -13,30 +12,32 @@ import tensorflow as tf
 from safl_tf.core import algorithm as algorithm_lib
 from safl_tf.core import batching, client_config, flat_model, losses, optimizer
 
+if TYPE_CHECKING:
+  from safl_tf.core.executors import base
+
 
 class ClientInput(NamedTuple):
   """The inputs of a client's round.
 
   Attributes:
-    z_bar: the global model [P]; any values if there is none yet.
+    received: the server's arrays by name; 'z' is the global model [P], or any
+      values if there is none yet.
     has_global: whether there is a global model.
-    z: the client's own model [P].
+    kept: the client's own arrays by name; 'z' is its model [P].
     seeds: for mix, gate and the model's seed generators, int32 [3, 2].
     clock: the t that `mix` and `gate` receive.
     plan: the batches to train on.
-    measured: the batches to measure h on; none if the gate does not need h.
-    frozen: the number of trainable tensors, counted from the input, to freeze.
+    measured: the batches to measure models on; none if no rule needs them.
     iteration: the initial value of the optimizer's step counter.
   """
 
-  z_bar: np.ndarray
+  received: dict[str, np.ndarray]
   has_global: bool
-  z: np.ndarray
+  kept: dict[str, np.ndarray]
   seeds: np.ndarray
   clock: float
   plan: batching.BatchPlan
   measured: batching.BatchPlan
-  frozen: np.int32 = np.int32(0)
   iteration: np.int64 = np.int64(0)
 
 
@@ -44,17 +45,21 @@ class ClientOutput(NamedTuple):
   """The results of a client's round.
 
   Attributes:
-    z: the trained model [P], which the client keeps and uploads.
-    finite: whether all elements of z are finite.
+    kept: the arrays that the client keeps, by name; 'z' is its model [P].
+    upload: the arrays that it uploads; those that it also keeps are left out,
+      see `ClientUpdate.shared`.
+    finite: whether all elements of both are finite.
     sent: whether the client uploads.
     q: the upload probability.
     delta: Δ, the gap between the global and the client's own accuracy.
     p: the probability that an element was kept local.
     kept_local: the share of elements that were kept local.
     train_loss: the mean training loss over the round's examples.
+    metrics: the metrics by name that rules need or the client work returns.
   """
 
-  z: tf.Tensor
+  kept: dict[str, tf.Tensor]
+  upload: dict[str, tf.Tensor]
   finite: tf.Tensor
   sent: tf.Tensor
   q: tf.Tensor
@@ -62,6 +67,12 @@ class ClientOutput(NamedTuple):
   p: tf.Tensor
   kept_local: tf.Tensor
   train_loss: tf.Tensor
+  metrics: dict[str, tf.Tensor]
+
+
+# What `ClientWork.gradient` and `project` use: a list has a part for each
+# trainable tensor.
+Values = dict[str, tf.Tensor | list[tf.Tensor]]
 
 
 class TrainState(NamedTuple):
@@ -78,64 +89,20 @@ class TrainState(NamedTuple):
   loss: tf.Tensor
 
 
-class Constraints(NamedTuple):
-  """Constraints on a client's steps: FedProx's pull and frozen layers.
-
-  Attributes:
-    anchor: the trainable tensors of z̄; empty without a proximal term.
-    strength: μ, or zero without a global model.
-    frozen: the number of trainable tensors to freeze.
-  """
-
-  anchor: list[tf.Tensor]
-  strength: tf.Tensor
-  frozen: tf.Tensor
-
-
-class StepRunner:
-  """Runs the pieces of a round, here as a graph for one client.
-
-  Args:
-    trim_padding: whether to trim a short batch to its size, instead of padding
-      it to B with examples of weight zero, as fixed shapes need.
-  """
-
-  def __init__(self, trim_padding: bool):
-    self._trim_padding = trim_padding
-
-  def call(self, piece: Callable[..., Any], *args: Any) -> Any:
-    """Runs piece(*args)."""
-    return piece(*args)
-
-  def loop(
-    self,
-    num_steps: tf.Tensor,
-    piece: Callable[..., Any],
-    carry: Any,
-    plan: batching.BatchPlan,
-    *args: Any,
-  ) -> Any:
-    """Runs carry = piece(trim, i, carry, plan, *args) for i < num_steps."""
-
-    def body(i: tf.Tensor, carry: Any) -> tuple[tf.Tensor, Any]:
-      return i + 1, piece(self._trim_padding, i, carry, plan, *args)
-
-    _, carry = tf.while_loop(
-      lambda i, _: i < num_steps, body, (0, carry), parallel_iterations=1
-    )
-    return carry
-
-
 class ClientUpdate:
   """A client's round as a function: ClientInput -> ClientOutput.
 
+  Attributes:
+    device: the TensorFlow device that holds the data and runs the round.
+    shared: the names of the arrays that a client both keeps and uploads.
+
   Args:
     model: the Keras model as functions of a vector.
-    algorithm: has the rules `mix` and `gate`.
+    algorithm: has the rules `mix`, `client_work` and `gate`.
     config: how a client trains.
     x: the inputs of all clients, one array or a structure of arrays.
     y: the labels of all clients.
-    device: the TensorFlow device that holds x and y and runs the round.
+    device: the TensorFlow device.
   """
 
   def __init__(
@@ -149,6 +116,7 @@ class ClientUpdate:
   ):
     self._model = model
     self._algorithm = algorithm
+    self._work = algorithm.client_work
     self._config = config
     self.device = device
     with tf.device(device):
@@ -162,6 +130,7 @@ class ClientUpdate:
     # Half-precision gradients of small losses would vanish.
     half = model.template.dtype_policy.compute_dtype == 'float16'
     self._loss_scale = 1024.0 if half else 1.0
+    self.shared = self._find_shared()
 
   def signature(
     self, max_steps: int | None = None, max_measured: int | None = None
@@ -170,7 +139,7 @@ class ClientUpdate:
 
     Args:
       max_steps: the number of rows of training plans, if known.
-      max_measured: the number of rows of plans for h, if known.
+      max_measured: the number of rows of plans for metrics, if known.
     """
 
     def plan(rows: int | None) -> batching.BatchPlan:
@@ -180,70 +149,75 @@ class ClientUpdate:
         num_steps=tf.TensorSpec([], tf.int32),
       )
 
-    vector = tf.TensorSpec([self._model.size], self._model.dtype)
+    def named(arrays: algorithm_lib.Arrays) -> dict[str, tf.TensorSpec]:
+      specs = {n: tf.TensorSpec(a.shape, a.dtype) for n, a in arrays.items()}
+      return {
+        'z': tf.TensorSpec([self._model.size], self._model.dtype),
+        **specs,
+      }
+
+    layout = self._model.layout
     return ClientInput(
-      z_bar=vector,
+      received=named(self._work.receives(layout)),
       has_global=tf.TensorSpec([], tf.bool),
-      z=vector,
+      kept=named(self._work.init(layout)),
       seeds=tf.TensorSpec([3, 2], tf.int32),
       clock=tf.TensorSpec([], tf.float32),
       plan=plan(max_steps),
       measured=plan(max_measured),
-      frozen=tf.TensorSpec([], tf.int32),
       iteration=tf.TensorSpec([], tf.int64),
     )
 
-  def __call__(self, inputs: ClientInput, runner: StepRunner) -> ClientOutput:
+  def __call__(
+    self, inputs: ClientInput, runner: 'base.StepRunner'
+  ) -> ClientOutput:
     """Runs a client's round, the client part of Algorithms 1 and 2."""
     call, loop, plan = runner.call, runner.loop, inputs.plan
-    mixed, training = call(self._begin, inputs)
-    if self._algorithm.one_step:
+    mixed, training, values = call(self._begin, inputs)
+    if self._work.full_batch:
       training = loop(plan.num_steps, self._accumulate, training, plan)
-      training = call(self._descend, inputs, training)
-    elif self._algorithm.freezes or self._config.proximal_mu:
-      constraints = call(self._constrain, inputs)
-      training = loop(plan.num_steps, self._step, training, plan, constraints)
+      training = call(self._descend, inputs, training, values)
     else:
-      training = loop(plan.num_steps, self._step, training, plan)
-    if not self._algorithm.gate.needs_accuracy:
+      training = loop(plan.num_steps, self._step, training, plan, values)
+    if not self._algorithm.measures:
       return call(self._end, inputs, mixed, training)
-    z_bar, correct = call(self._begin_count, inputs)
+    z_bar, totals = call(self._begin_measuring, inputs)
     plan = inputs.measured
-    correct = loop(
-      plan.num_steps, self._count, correct, plan, z_bar, training.parts
+    totals = loop(
+      plan.num_steps, self._measure, totals, plan, z_bar, training.parts
     )
-    return call(self._end, inputs, mixed, training, correct)
+    return call(self._end, inputs, mixed, training, totals)
 
   def _begin(
     self, inputs: ClientInput
-  ) -> tuple[algorithm_lib.Mixed, TrainState]:
+  ) -> tuple[algorithm_lib.Mixed, TrainState, Values]:
     """Mixes z̄ and z; without a global model a client starts from z."""
+    z = inputs.kept['z']
     mixed = self._algorithm.mix(
-      inputs.seeds[0], inputs.clock, inputs.z_bar, inputs.z
+      inputs.seeds[0], inputs.clock, inputs.received['z'], z
     )
     mixed = algorithm_lib.Mixed(
-      w=tf.where(inputs.has_global, mixed.w, inputs.z),
+      w=tf.where(inputs.has_global, mixed.w, z),
       p=mixed.p,
       kept_local=tf.where(inputs.has_global, mixed.kept_local, 1.0),
     )
     parts = self._model.unflatten(mixed.w, inputs.seeds[2])
-    if self._algorithm.one_step:  # slots hold the sum of gradients
+    if self._work.full_batch:  # slots hold the sum of gradients
       slots = [tf.zeros_like(value) for value in parts.trainable]
     else:
       initial = self._optimizer.initial
       if self._config.optimizer_clock == 'run':
         initial = self._optimizer.starting_at(inputs.iteration)
       slots = [tf.identity(slot) for slot in initial]
-    return mixed, TrainState(parts, slots, tf.constant(0.0))
-
-  def _constrain(self, inputs: ClientInput) -> Constraints:
-    """Returns the constraints of this round."""
-    anchor = []
-    if self._config.proximal_mu:
-      anchor = self._model.unflatten(inputs.z_bar, inputs.seeds[2]).trainable
-    mu = tf.constant(self._config.proximal_mu, tf.float32)
-    strength = tf.where(inputs.has_global, mu, 0.0)
-    return Constraints(anchor, strength, inputs.frozen)
+    values: Values = {}
+    if self._work.start is not None:
+      values = {
+        name: self._model.split_trainable(value) if value.shape.rank else value
+        for name, value in self._work.start(
+          self._round(inputs, mixed.w)
+        ).items()
+      }
+    return mixed, TrainState(parts, slots, tf.constant(0.0)), values
 
   def _step(
     self,
@@ -251,27 +225,17 @@ class ClientUpdate:
     i: tf.Tensor,
     training: TrainState,
     plan: batching.BatchPlan,
-    constraints: Constraints | None = None,
+    values: Values,
   ) -> TrainState:
     """Takes the optimizer step of the i-th batch, equation (2)."""
     summed = self._config.loss_reduction == 'sum'
     gradients, parts, total, count = self._gradients(
       trim_padding, i, training.parts, plan, summed
     )
-    old = parts.trainable
-    if constraints is not None and constraints.anchor:
-      pull = constraints.strength * count if summed else constraints.strength
-      gradients = [
-        g + tf.cast(pull, g.dtype) * (w - a)
-        for g, w, a in zip(gradients, old, constraints.anchor, strict=True)
-      ]
-    slots, trainable = self._optimizer.apply(training.slots, gradients, old)
-    if constraints is not None:
-      trainable = [
-        tf.where(n < constraints.frozen, before, after)
-        for n, (before, after) in enumerate(zip(old, trainable, strict=True))
-      ]
-    parts = flat_model.Parts(trainable, parts.non_trainable)
+    weight = count if summed else tf.constant(1.0)
+    slots, parts = self._descended(
+      training.slots, gradients, parts, values, weight
+    )
     return TrainState(parts, slots, training.loss + total)
 
   def _accumulate(
@@ -288,16 +252,42 @@ class ClientUpdate:
     sums = [a + g for a, g in zip(training.slots, gradients, strict=True)]
     return TrainState(parts, sums, training.loss + total)
 
-  def _descend(self, inputs: ClientInput, training: TrainState) -> TrainState:
+  def _descend(
+    self, inputs: ClientInput, training: TrainState, values: Values
+  ) -> TrainState:
     """Takes one step w - α·g, with g of the mean loss over all data."""
     m = tf.cast(tf.reduce_sum(inputs.plan.counts), tf.float32)
     gradients = [g / tf.cast(m, g.dtype) for g in training.slots]
     slots = [tf.identity(slot) for slot in self._optimizer.initial]
-    _, trainable = self._optimizer.apply(
-      slots, gradients, training.parts.trainable
+    _, parts = self._descended(
+      slots, gradients, training.parts, values, tf.constant(1.0)
     )
-    parts = flat_model.Parts(trainable, training.parts.non_trainable)
     return training._replace(parts=parts)
+
+  def _descended(
+    self,
+    slots: list[tf.Tensor],
+    gradients: list[tf.Tensor],
+    parts: flat_model.Parts,
+    values: Values,
+    weight: tf.Tensor,
+  ) -> tuple[list[tf.Tensor], flat_model.Parts]:
+    """Returns the slots and the model after an optimizer step.
+
+    The client work sees the gradients before it, and the tensors after it.
+    """
+    old, work = parts.trainable, self._work
+    own = [
+      {n: v[i] if isinstance(v, list) else v for n, v in values.items()}
+      for i in range(len(old))
+    ]
+    if work.gradient is not None:
+      rows = zip(gradients, old, own, strict=True)
+      gradients = [work.gradient(*row, weight) for row in rows]
+    slots, new = self._optimizer.apply(slots, gradients, old)
+    if work.project is not None:
+      new = [work.project(*row) for row in zip(new, old, own, strict=True)]
+    return slots, flat_model.Parts(new, parts.non_trainable)
 
   def _gradients(
     self,
@@ -326,56 +316,124 @@ class ClientUpdate:
     new = flat_model.Parts(parts.trainable, non_trainable)
     return gradients, new, total, count
 
-  def _begin_count(
+  def _begin_measuring(
     self, inputs: ClientInput
-  ) -> tuple[flat_model.Parts, tf.Tensor]:
-    """Returns the global model's tensors and zero counts."""
-    return self._model.unflatten(inputs.z_bar, inputs.seeds[2]), tf.zeros([2])
+  ) -> tuple[flat_model.Parts, dict[str, tf.Tensor]]:
+    """Returns the global model's tensors, and zero totals for both models."""
+    kinds = ('accuracy', 'loss')
+    needs = self._algorithm.needs
+    needed = [n for n in kinds if not needs.isdisjoint((n, f'global_{n}'))]
+    z_bar = self._model.unflatten(inputs.received['z'], inputs.seeds[2])
+    return z_bar, {name: tf.zeros([2]) for name in needed}
 
-  def _count(
+  def _measure(
     self,
     trim_padding: bool,
     i: tf.Tensor,
-    correct: tf.Tensor,
+    totals: dict[str, tf.Tensor],
     plan: batching.BatchPlan,
     *models: flat_model.Parts,
-  ) -> tf.Tensor:
-    """Adds each model's number of correct predictions on the i-th batch."""
+  ) -> dict[str, tf.Tensor]:
+    """Adds each model's correct predictions and losses on the i-th batch."""
     x, labels, weights = self._batch(trim_padding, i, plan)
-    counts = []
+    added: dict[str, list[tf.Tensor]] = {name: [] for name in totals}
     for parts in models:
       outputs, _, _ = self._model.apply(parts, x, training=False)
-      right = tf.argmax(outputs, axis=1, output_type=tf.int32) == labels
-      counts.append(tf.reduce_sum(tf.cast(right, tf.float32) * weights))
-    return correct + tf.stack(counts)
+      if 'accuracy' in totals:
+        right = tf.argmax(outputs, axis=1, output_type=tf.int32) == labels
+        right = tf.cast(right, tf.float32)
+        added['accuracy'].append(tf.reduce_sum(right * weights))
+      if 'loss' in totals:
+        loss = self._loss(labels, outputs)
+        added['loss'].append(tf.reduce_sum(loss * weights))
+    return {name: totals[name] + tf.stack(new) for name, new in added.items()}
 
   def _end(
     self,
     inputs: ClientInput,
     mixed: algorithm_lib.Mixed,
     training: TrainState,
-    correct: tf.Tensor | None = None,
+    totals: dict[str, tf.Tensor] | None = None,
   ) -> ClientOutput:
-    """Flattens the trained model and applies the gate."""
+    """Applies the end of the client work, then the gate."""
     count = tf.reduce_sum(inputs.plan.counts)
-    h_global = h_local = tf.constant(1.0)
-    if correct is not None:
-      m = tf.reduce_sum(inputs.measured.counts)
-      h_global, h_local = tf.unstack(correct / tf.cast(m, tf.float32))
-    decision = self._algorithm.gate.decide(
-      inputs.seeds[1], inputs.clock, h_global, h_local
-    )
     z = self._model.flatten(training.parts)
+    steps = inputs.plan.num_steps
+    if self._config.loss_reduction == 'sum':
+      steps = count
+    if self._work.full_batch:
+      steps = tf.constant(1)
+    trained = self._finish(
+      self._round(inputs, mixed.w), z, tf.cast(steps, tf.float32)
+    )
+    train_loss = training.loss / tf.cast(count, tf.float32)
+    metrics = {'train_loss': train_loss, **trained.metrics}
+    for name, total in (totals or {}).items():
+      m = tf.reduce_sum(inputs.measured.counts)
+      means = tf.unstack(total / tf.cast(m, tf.float32))
+      metrics[f'global_{name}'], metrics[name] = means
+    algorithm = self._algorithm
+    if 'distance' in algorithm.needs:
+      distance = tf.norm(tf.cast(z - inputs.received['z'], tf.float32))
+      metrics['distance'] = tf.where(inputs.has_global, distance, 0.0)
+    decision = algorithm.gate.decide(
+      inputs.seeds[1],
+      inputs.clock,
+      {name: metrics[name] for name in algorithm.gate.needs},
+    )
+    upload = {n: v for n, v in trained.upload.items() if n not in self.shared}
+    arrays = [*trained.kept.values(), *upload.values()]
+    finite = [
+      tf.reduce_all(tf.math.is_finite(array))
+      for array in arrays
+      if array.dtype.is_floating
+    ]
+    named = algorithm.needs | trained.metrics.keys()
     return ClientOutput(
-      z=z,
-      finite=tf.reduce_all(tf.math.is_finite(z)),
+      kept=dict(trained.kept),
+      upload=upload,
+      finite=tf.reduce_all(tf.stack(finite)),
       sent=decision.sent | ~inputs.has_global,
       q=tf.where(inputs.has_global, decision.q, 1.0),
       delta=tf.where(inputs.has_global, decision.delta, 0.0),
       p=mixed.p,
       kept_local=mixed.kept_local,
-      train_loss=training.loss / tf.cast(count, tf.float32),
+      train_loss=train_loss,
+      metrics={name: metrics[name] for name in sorted(named)},
     )
+
+  def _round(
+    self, inputs: ClientInput, w: tf.Tensor
+  ) -> algorithm_lib.ClientRound:
+    """Returns what the client work may look at."""
+    named = isinstance(self._config.optimizer, str)
+    return algorithm_lib.ClientRound(
+      t=inputs.clock,
+      received=inputs.received,
+      has_global=inputs.has_global,
+      kept=inputs.kept,
+      w=w,
+      learning_rate=self._config.learning_rate if named else None,
+    )
+
+  def _finish(
+    self, start: algorithm_lib.ClientRound, z: tf.Tensor, steps: tf.Tensor
+  ) -> algorithm_lib.Trained:
+    """Returns what the client keeps and uploads: its model, by default."""
+    trained = algorithm_lib.Trained(z, steps, {'z': z}, {'z': z}, {})
+    return trained if self._work.end is None else self._work.end(start, trained)
+
+  def _find_shared(self) -> frozenset[str]:
+    """Returns the names of the arrays that a client both keeps and uploads."""
+    with tf.Graph().as_default():
+      inputs = tf.nest.map_structure(
+        lambda spec: tf.compat.v1.placeholder(spec.dtype, spec.shape),
+        self.signature(),
+      )
+      z = tf.identity(inputs.kept['z'])
+      trained = self._finish(self._round(inputs, z), z, tf.constant(1.0))
+    kept, upload = trained.kept, trained.upload
+    return frozenset(n for n in upload if upload[n] is kept.get(n))
 
   def _batch(
     self, trim_padding: bool, i: tf.Tensor, plan: batching.BatchPlan

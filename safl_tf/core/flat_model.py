@@ -172,6 +172,17 @@ class FlatModel:
       non_trainable[i] = tf.cast(state, dtype)
     return Parts(values[:count], non_trainable)
 
+  def split_trainable(self, vector: tf.Tensor) -> list[tf.Tensor]:
+    """Splits a vector [P] into one tensor for each trainable variable."""
+    count = len(self.template.trainable_variables)
+    values = tf.split(vector, self._sizes)[:count]
+    return [
+      tf.cast(tf.reshape(v, shape), dtype if v.dtype.is_floating else v.dtype)
+      for v, shape, dtype in zip(
+        values, self._shapes[:count], self._dtypes[:count], strict=True
+      )
+    ]
+
   def flatten(self, parts: Parts) -> tf.Tensor:
     """Converts tensors to z."""
     averaged = [parts.non_trainable[i] for i in self._averaged]

@@ -101,7 +101,7 @@ class FederatedProcess:
     self._rules = checked.rules(algorithm)
     self.config = _config(algorithm, config or client_config.LocalConfig())
     self.attack = attack
-    self.init = _init(init, isinstance(model, keras.Model), algorithm.one_step)
+    self.init = _init(init, isinstance(model, keras.Model), algorithm)
     self._client_store = validation.choice(
       'client_store', client_store, choices.CLIENT_STORES
     )
@@ -134,21 +134,18 @@ class FederatedProcess:
   def initialize(self, seed: int = 0) -> FederatedState:
     """Returns the state before the first round.
 
-    There is no z̄ yet, unless clients take one step from a shared model.
+    There is no z̄ yet, unless the algorithm starts from a shared model.
     """
     validation.limited('seed', seed)
     initial = self._initial_model(seed)
     return FederatedState(
       seed=seed,
       t=0,
-      z_bar=initial(0) if self.algorithm.one_step else None,
-      client_models=client_store.create(
-        self._client_store,
-        initial,
-        self.model.size,
-        self.model.dtype,
-        self._store_dir,
-      ),
+      z_bar=initial(0) if self.algorithm.shared_start else None,
+      clients={
+        name: client_store.create(self._client_store, values, self._store_dir)
+        for name, values in {'z': initial, **self._initial_arrays()}.items()
+      },
       memory=self._rules.aggregate.init(self.model.layout),
     )
 
@@ -160,24 +157,21 @@ class FederatedProcess:
       return self._finite(*self._rounds.next(state))
     t, rules = state.t + 1, self._rules
     ids = rules.select(state.seed, t, self.clients.num_clients)
+    received = self._broadcast(state)
     # On each client of S_t: mix, E epochs, gate.
     output = self._trainer.train(
-      state.seed, t, ids, lambda k: (state.client_models[k], state.z_bar)
+      state.seed, t, ids, lambda k: (state.kept(k), received), state.clients
     )
-    own = {} if self.algorithm.one_step else output.kept()
-    z_bar, memory, sent = state.z_bar, state.memory, output.sent
-    if sent.any():  # else z̄ stays as it is
-      updates = algorithm_lib.Updates(
-        t=t,
-        ids=ids[sent],
-        z=[output.uploads[i].z for i in np.flatnonzero(sent)],
-        m=self.clients.sizes[ids[sent]],
-      )
+    z_bar, memory = state.z_bar, state.memory
+    if output.sent.any():  # else z̄ stays as it is
+      updates = output.updates(self.clients, rules.aggregate.needs)
       z_bar, memory = rules.aggregate.apply(memory, updates, z_bar)
-    new_state = FederatedState(
-      state.seed, t, z_bar, state.client_models.updated(own), memory
-    )
-    return self._finite(new_state, self._metrics(state, output))
+    clients = state.clients | {
+      name: state.clients[name].updated(arrays)
+      for name, arrays in output.kept.items()
+    }
+    new_state = FederatedState(state.seed, t, z_bar, clients, memory)
+    return self._finite(new_state, self._metrics(received, output))
 
   def get_model_weights(self, state: FederatedState) -> list[np.ndarray]:
     """Returns the global model's weights as `keras.Model.get_weights` does."""
@@ -242,8 +236,8 @@ class FederatedProcess:
     """Refuses a state of another process."""
     num_clients, shapes = self.clients.num_clients, self._memory_shapes
     state_lib.check(state, self.model_of, num_clients, shapes)
-    if self.algorithm.one_step and state.z_bar is None:
-      hint = 'clients that take one step need a global model'
+    if self.algorithm.shared_start and state.z_bar is None:
+      hint = 'this algorithm starts from a global model'
       raise errors.InputError('state', 'without z_bar', hint)
 
   def _finite(
@@ -285,16 +279,32 @@ class FederatedProcess:
       z = self.model.init(seeds.pair(seed, seeds.Role.INIT, 0))
     return lambda k: z
 
+  def _broadcast(self, state: FederatedState) -> algorithm_lib.Arrays:
+    """Returns the named arrays that every client of a round receives."""
+    arrays = dict(self._rules.aggregate.broadcast(state.memory))
+    return arrays if state.z_bar is None else {'z': state.z_bar, **arrays}
+
+  def _initial_arrays(self) -> dict[str, Callable[[int], np.ndarray]]:
+    """Returns name -> the array of a client that has never participated."""
+
+    def constant(array: np.ndarray) -> Callable[[int], np.ndarray]:
+      return lambda k: array
+
+    arrays = self._rules.client_work.init(self.model.layout)
+    return {name: constant(array) for name, array in arrays.items()}
+
   def _metrics(
-    self, state: FederatedState, output: client_trainer.CohortOutput
+    self, received: algorithm_lib.Arrays, output: client_trainer.CohortOutput
   ) -> RoundMetrics:
+    aggregate = self._rules.aggregate
     item = np.dtype(self.model.dtype).itemsize
-    up = self._rules.aggregate.uploads(self.model.layout, output.t)
-    down = 0 if state.z_bar is None else self.model.size
+    up = aggregate.uploads(self.model.layout, output.t) * item
+    up += len(aggregate.needs) * np.dtype(np.float32).itemsize
+    down = sum(array.nbytes for array in received.values())
     sent = output.sent
     if not self.algorithm.communicates:
       sent, down = np.zeros_like(sent), 0
-    return self._trainer.measure(output, sent, up * item, down * item)
+    return self._trainer.measure(output, sent, up, down)
 
 
 def _check_types(
@@ -315,14 +325,14 @@ def _check_types(
   check('store_dir', store_dir, (str, os.PathLike), takes, optional=True)
 
 
-def _init(init: str, given: bool, one_step: bool) -> str:
+def _init(init: str, given: bool, algorithm: algorithm_lib.Algorithm) -> str:
   """Resolves 'auto': a given model starts from its weights."""
   validation.choice('init', init, choices.INITS)
-  if one_step and init == 'per_client':
-    hint = 'clients that take one step have no models of their own; use auto'
+  if algorithm.shared_start and init == 'per_client':
+    hint = 'this algorithm starts from a shared model; use auto'
     raise errors.InputError('init', init, hint)
   if init == 'auto':
-    return 'shared' if given or one_step else 'per_client'
+    return 'shared' if given or algorithm.shared_start else 'per_client'
   return init
 
 
@@ -333,24 +343,22 @@ def _config(
 
   Settings that the algorithm does not use must have their defaults.
   """
-  if algorithm.one_step and config.optimizer != 'sgd':
+  work = algorithm.client_work
+  if (work.full_batch or work.plain_sgd) and config.optimizer != 'sgd':
     raise errors.InputError(
       'optimizer',
       config.optimizer,
-      'one step over all data is plain sgd; the server may have an optimizer '
-      'of its own',
+      'this algorithm needs plain sgd on clients; the server may have an '
+      'optimizer of its own',
     )
   unused = {}
   rules = (algorithm.mix, algorithm.gate.decide)
   if not any(getattr(rule, 'uses_clock', True) for rule in rules):
     unused['anneal_clock'] = 'nothing is annealed'
-  if not algorithm.gate.needs_accuracy:
-    unused['holdout'] = 'no client measures its accuracy'
-  if algorithm.alone:
-    unused['proximal_mu'] = 'clients never receive the global model'
-  if algorithm.one_step:
-    for name in ('proximal_mu', 'optimizer_clock'):
-      unused[name] = 'clients take one step from the global model'
+  if not algorithm.measures:
+    unused['holdout'] = 'no client measures models on its data'
+  if work.full_batch:
+    unused['optimizer_clock'] = 'clients take one step'
     if config.local_epochs != 1:
       unused['local_epochs'] = 'clients take one step; must be 1 or omitted'
   defaults = client_config.LocalConfig()
@@ -359,6 +367,6 @@ def _config(
     if value != getattr(defaults, name):
       hint = f'has no effect with this algorithm: {reason}'
       raise errors.InputError(name, value, hint)
-  if algorithm.one_step:
+  if work.full_batch:
     return dataclasses.replace(config, local_epochs=1)
   return config

@@ -16,15 +16,24 @@ class FederatedState(NamedTuple):
     seed: of all random draws.
     t: the number of finished rounds.
     z_bar: the global model [P], None before the first upload.
-    client_models: the clients' own models.
+    clients: name -> what each client keeps; 'z' are the clients' own models.
     memory: the aggregator's memory.
   """
 
   seed: int
   t: int
   z_bar: np.ndarray | None
-  client_models: client_store.ClientStore
+  clients: dict[str, client_store.ClientStore]
   memory: dict[str, np.ndarray]
+
+  @property
+  def client_models(self) -> client_store.ClientStore:
+    """The clients' own models."""
+    return self.clients['z']
+
+  def kept(self, k: int) -> dict[str, np.ndarray]:
+    """Returns the named arrays that client k keeps."""
+    return {name: store[k] for name, store in self.clients.items()}
 
 
 class RoundMetrics(NamedTuple):
@@ -43,6 +52,7 @@ class RoundMetrics(NamedTuple):
     train_loss: mean over clients.
     bytes_up: uploaded by clients.
     bytes_down: sent to clients.
+    metrics: the clients' metrics that rules need or the client work returns.
   """
 
   t: int
@@ -57,6 +67,7 @@ class RoundMetrics(NamedTuple):
   train_loss: float
   bytes_up: int
   bytes_down: int
+  metrics: Mapping[str, np.ndarray]
 
 
 def check(

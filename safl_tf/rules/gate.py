@@ -14,13 +14,13 @@ def always() -> Gate:
   """Every client uploads: q = 1."""
 
   def decide(
-    seed: tf.Tensor, t: tf.Tensor, h_global: tf.Tensor, h_local: tf.Tensor
+    seed: tf.Tensor, t: tf.Tensor, metrics: algorithm.Tensors
   ) -> Decision:
-    del seed, t, h_global, h_local
+    del seed, t, metrics
     return Decision(tf.constant(True), tf.constant(1.0), tf.constant(0.0))
 
   decide.uses_clock = False  # type: ignore[attr-defined]
-  return Gate(decide, needs_accuracy=False)
+  return Gate(decide)
 
 
 def accuracy_gap(nu: float = 0.5) -> Gate:
@@ -40,15 +40,15 @@ def accuracy_gap(nu: float = 0.5) -> Gate:
   validation.limited('nu', nu)
 
   def decide(
-    seed: tf.Tensor, t: tf.Tensor, h_global: tf.Tensor, h_local: tf.Tensor
+    seed: tf.Tensor, t: tf.Tensor, metrics: algorithm.Tensors
   ) -> Decision:
     del t
-    h_global = tf.cast(h_global, tf.float64)
-    h_local = tf.cast(h_local, tf.float64)
+    h_global = tf.cast(metrics['global_accuracy'], tf.float64)
+    h_local = tf.cast(metrics['accuracy'], tf.float64)
     delta = tf.abs(h_global - h_local) / (h_global + h_local + 1e-6)
     q = tf.exp(-delta / nu)
     sent = random_bits.bernoulli(seed, [], q)
     return Decision(sent, tf.cast(q, tf.float32), tf.cast(delta, tf.float32))
 
   decide.uses_clock = False  # type: ignore[attr-defined]
-  return Gate(decide, needs_accuracy=True)
+  return Gate(decide, needs=('global_accuracy', 'accuracy'))

@@ -8,6 +8,7 @@ ALGORITHMS = (
   'local_only',
   'fedsgd',
   'fedavg',
+  'fedprox',
   'safl',
   'extended_safl',
   'ida',

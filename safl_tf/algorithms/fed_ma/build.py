@@ -7,24 +7,24 @@ from safl_tf.algorithms.fed_ma import rounds
 from safl_tf.algorithms.fed_ma.matching import config
 from safl_tf.core import algorithm as algorithm_lib
 from safl_tf.core import client_trainer
-from safl_tf.rules import aggregate, gate, mix
+from safl_tf.rules import aggregate, client_work, gate, mix
 from safl_tf.util import errors
 
 
 class FedMA(config.MatchConfig):
   """Runs FedMA's rounds in place of `FederatedProcess.next`."""
 
-  @property
-  def freezes(self) -> bool:
-    """Whether clients freeze the layers that are matched already."""
-    return self.schedule == 'layerwise'
-
   def check(self, algorithm: algorithm_lib.Algorithm) -> None:
     """Refuses rules that FedMA cannot be combined with."""
-    if algorithm.one_step or algorithm.pooled or algorithm.alone:
-      raise errors.InputError(
-        'driver', 'FedMA', 'cannot be combined with one_step, pooled or alone'
-      )
+    for name in ('shared_start', 'pooled', 'alone'):
+      if getattr(algorithm, name):
+        hint = f'cannot be combined with {name}'
+        raise errors.InputError('driver', 'FedMA', hint)
+    work, plain = algorithm.client_work, client_work.ClientWork()
+    for name in ('init', 'receives', 'end', 'full_batch'):
+      if getattr(work, name) is not getattr(plain, name):
+        hint = "FedMA's clients keep and upload their models, nothing else"
+        raise errors.InputError(f'client_work.{name}', 'given', hint)
     require = algorithm_lib.require_default
     hint = 'FedMA is an aggregator; pass no other'
     require(algorithm, 'aggregate', aggregate.by_size(), hint)
@@ -43,6 +43,12 @@ class FedMA(config.MatchConfig):
       return
     require(algorithm, 'mix', mix.replace(), hint)
     require(algorithm, 'gate', gate.always(), hint)
+
+  def adapt(self, work: client_work.ClientWork) -> client_work.ClientWork:
+    """Freezes the layers that are matched already."""
+    if self.schedule != 'layerwise':
+      return work
+    return client_work.compose(work, client_work.freeze())
 
   def bind(
     self,

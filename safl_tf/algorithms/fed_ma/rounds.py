@@ -105,13 +105,16 @@ class MatchedRounds:
     model_of = dict(zip(done.ids.tolist(), models, strict=True))
     received = i > 0 or state.z_bar is not None  # anything from the server
 
-    def start(k: int) -> tuple[np.ndarray, np.ndarray | None]:
-      z = model_of[k]
-      return z, z if received else None
+    trainer = self._trainer_for(done.widths)
+    tensors = trainer.model.layout.tensors[: chain.tensors_below(i)]
+    frozen = np.zeros(trainer.model.size, bool)
+    frozen[: sum(tensor.size for tensor in tensors)] = True
 
-    trained = self._trainer_for(done.widths).train(
-      state.seed, t, done.ids, start, chain.tensors_below(i)
-    )
+    def arrays(k: int) -> tuple[algorithm_lib.Arrays, algorithm_lib.Arrays]:
+      own = {'z': model_of[k]}
+      return own, {'frozen': frozen, **(own if received else {})}
+
+    trained = trainer.train(state.seed, t, done.ids, arrays)
     new = self._after_layer(state, chain, done, i, trained)
     return new, self._trainer.measure(
       trained, trained.sent, self._up(chain, i), self._down(chain, i, state)
@@ -130,11 +133,11 @@ class MatchedRounds:
     sent = trained.sent
     if not sent.any():
       return new
-    done, rows = done.only(sent), np.flatnonzero(sent)
-    own = [layer_weights.split(chain, trained.own[r].z) for r in rows]
-    uploads = [
-      layer_weights.split(chain, trained.uploads[r].z)[i] for r in rows
+    done, kept = done.only(sent), trained.kept['z']
+    own = [
+      layer_weights.split(chain, kept[k].read()) for k in done.ids.tolist()
     ]
+    uploads = [layer_weights.split(chain, z)[i] for z in trained.uploads['z']]
     if i == len(chain.links) - 1:
       last = self._classifier(uploads, done.ids)
       return new._replace(
@@ -163,13 +166,14 @@ class MatchedRounds:
     t = state.t + 1
     ids = self._select(state.seed, t, self._clients.num_clients)
 
-    def start(k: int) -> tuple[np.ndarray, np.ndarray | None]:
-      if not self._grows:
-        return state.client_models[k], state.z_bar
-      z = self._initial(state, k)
-      return z, None if state.z_bar is None else z
+    def arrays(k: int) -> tuple[algorithm_lib.Arrays, algorithm_lib.Arrays]:
+      if self._grows:
+        own = {'z': self._initial(state, k)}
+        return own, {} if state.z_bar is None else own
+      own = {'z': state.client_models[k]}
+      return own, {} if state.z_bar is None else {'z': state.z_bar}
 
-    trained = self._trainer.train(state.seed, t, ids, start)
+    trained = self._trainer.train(state.seed, t, ids, arrays)
     new = self._aggregated(state, trained)
     up = self._chain.size * self._item + self._clients.num_classes * _INT
     down = 0
@@ -181,13 +185,12 @@ class MatchedRounds:
     self, state: state_lib.FederatedState, trained: client_trainer.CohortOutput
   ) -> state_lib.FederatedState:
     """Returns the state after matching all layers of the uploads."""
-    own = trained.kept()
+    own = {k: a.read() for k, a in trained.kept.get('z', {}).items()}
     new, sent = state._replace(t=trained.t), trained.sent
     if sent.any():
       done = progress.begin(trained.ids[sent], self._chain.hidden)
       models = [
-        layer_weights.split(self._chain, trained.uploads[row].z)
-        for row in np.flatnonzero(sent)
+        layer_weights.split(self._chain, z) for z in trained.uploads['z']
       ]
       layers = []
       for i in range(len(self._chain.hidden)):
@@ -207,7 +210,8 @@ class MatchedRounds:
       own |= {k: self._aligned(done, k, own[k]) for k in done.ids.tolist()}
     if self._grows:
       return new  # clients start from a part of the global model
-    return new._replace(client_models=state.client_models.updated(own))
+    clients = {**state.clients, 'z': state.client_models.updated(own)}
+    return new._replace(clients=clients)
 
   def _aligned(
     self, done: progress.Matching, k: int, z: np.ndarray

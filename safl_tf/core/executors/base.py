@@ -1,6 +1,6 @@
 """A compiled round, and threads that run compiled rounds."""
 
-import itertools
+import collections
 import queue
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from safl_tf.core import client_update
+from safl_tf.core import batching, client_update
 
 # A client's round, on each TensorFlow device.
 Updates = Sequence[client_update.ClientUpdate]
@@ -42,6 +42,40 @@ class ExecutorOptions(NamedTuple):
   stack: int | None = None
 
 
+class StepRunner:
+  """Runs the pieces of a round, here as a graph for one client.
+
+  Args:
+    trim_padding: whether to trim a short batch to its size, instead of padding
+      it to B with examples of weight zero, as fixed shapes need.
+  """
+
+  def __init__(self, trim_padding: bool):
+    self._trim_padding = trim_padding
+
+  def call(self, piece: Callable[..., Any], *args: Any) -> Any:
+    """Runs piece(*args)."""
+    return piece(*args)
+
+  def loop(
+    self,
+    num_steps: tf.Tensor,
+    piece: Callable[..., Any],
+    carry: Any,
+    plan: batching.BatchPlan,
+    *args: Any,
+  ) -> Any:
+    """Runs carry = piece(trim, i, carry, plan, *args) for i < num_steps."""
+
+    def body(i: tf.Tensor, carry: Any) -> tuple[tf.Tensor, Any]:
+      return i + 1, piece(self._trim_padding, i, carry, plan, *args)
+
+    _, carry = tf.while_loop(
+      lambda i, _: i < num_steps, body, (0, carry), parallel_iterations=1
+    )
+    return carry
+
+
 class CompiledRound:
   """A `ClientUpdate` as one function, traced once on its TensorFlow device.
 
@@ -55,7 +89,7 @@ class CompiledRound:
   def __init__(
     self,
     update: client_update.ClientUpdate,
-    runner: client_update.StepRunner,
+    runner: StepRunner,
     signature: client_update.ClientInput,
     jit_compile: bool,
   ):
@@ -82,7 +116,7 @@ class CompiledRound:
 
 def to_numpy(output: client_update.ClientOutput) -> client_update.ClientOutput:
   """Copies an output from the TensorFlow device."""
-  return client_update.ClientOutput(*map(np.asarray, output))
+  return tf.nest.map_structure(np.asarray, output)
 
 
 class Pool:
@@ -95,9 +129,11 @@ class Pool:
   Args:
     workers: equivalent functions, on different TensorFlow devices or on the
       same one; each runs one call at a time.
+    window: how many results of each worker may wait for an earlier one.
   """
 
-  def __init__(self, workers: Sequence[Callable[[Any], Any]]):
+  def __init__(self, workers: Sequence[Callable[[Any], Any]], window: int):
+    self._limit = window * len(workers)
     self._new = list(dict.fromkeys(workers))
     self._free: queue.SimpleQueue[Callable[[Any], Any]] = queue.SimpleQueue()
     for worker in workers:
@@ -119,9 +155,18 @@ class Pool:
       finally:
         self._free.put(worker)
 
-    rest, first = list(items), []
+    rest = collections.deque(items)
     while self._new and rest:
-      first.append(self._new[-1](make(rest[0])))
+      result = self._new[-1](make(rest[0]))
       self._new.pop()
-      rest.pop(0)
-    return itertools.chain(first, self._threads.map(run, rest))
+      rest.popleft()
+      yield result
+    pending: collections.deque[futures.Future[Any]] = collections.deque()
+    try:
+      while rest or pending:
+        while rest and len(pending) < self._limit:
+          pending.append(self._threads.submit(run, rest.popleft()))
+        yield pending.popleft().result()
+    finally:
+      for future in pending:
+        future.cancel()

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from safl_tf.core import batching, client_update
+from safl_tf.core import batching
 from safl_tf.core.executors import base
 
 
@@ -36,7 +36,7 @@ class Serial:
     return self._runner.num_traces
 
 
-class _StepByStep(client_update.StepRunner):
+class _StepByStep(base.StepRunner):
   """Calls pieces one by one from Python."""
 
   def __init__(self, jit_compile: bool):

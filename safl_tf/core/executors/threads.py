@@ -6,9 +6,12 @@ interpreter lock while it computes, so threads run in parallel.
 
 from collections.abc import Sequence
 
-from safl_tf.core import client_update
 from safl_tf.core.executors import base
 from safl_tf.util import hardware
+
+# Clients of a thread, see `base.Pool`: so many that one slow client rarely
+# keeps the others waiting.
+_WINDOW = 8
 
 
 class Threads:
@@ -27,7 +30,7 @@ class Threads:
     workers: int | None = None,
   ):
     jit_compile = options.jit_compile
-    runner = client_update.StepRunner(trim_padding=not jit_compile)
+    runner = base.StepRunner(trim_padding=not jit_compile)
     self._rounds = [
       base.CompiledRound(update, runner, update.signature(), jit_compile)
       for update in updates
@@ -36,7 +39,7 @@ class Threads:
       workers = 1 if options.on_gpu else hardware.num_cores()
     count = len(updates)
     self._pool = base.Pool(
-      [self._rounds[i % count] for i in range(max(workers, count))]
+      [self._rounds[i % count] for i in range(max(workers, count))], _WINDOW
     )
 
   def __call__(

@@ -23,6 +23,8 @@ _MEMORY_SHARE = 0.25
 _MAX_ON_GPU = 64
 _MAX_ON_CPU = 4
 
+_WINDOW = 2  # stacks of a TensorFlow device, see `base.Pool`
+
 
 class Vectorized:
   """Runs one stack at a time on each TensorFlow device."""
@@ -45,7 +47,7 @@ class Vectorized:
       base.CompiledRound(update, runner, stacked, options.jit_compile)
       for update in updates
     ]
-    self._pool = base.Pool(self._rounds)
+    self._pool = base.Pool(self._rounds, _WINDOW)
 
   def __call__(
     self, make_input: base.MakeInput, ids: Sequence[int]
@@ -63,9 +65,7 @@ class Vectorized:
     for group, stacked in zip(groups, results, strict=True):
       for d in range(len(group)):
         # A copy: a row would keep the whole stack in memory.
-        yield client_update.ClientOutput(
-          *(field[d].copy() for field in stacked)
-        )
+        yield tf.nest.map_structure(lambda field: field[d].copy(), stacked)  # noqa: B023
 
   @property
   def num_traces(self) -> int:
@@ -84,7 +84,7 @@ def _padding_client(
   )
 
 
-class _Stacked(client_update.StepRunner):
+class _Stacked(base.StepRunner):
   """Maps pieces over the client axis.
 
   Args:
@@ -195,7 +195,7 @@ def step_bytes(
   )
 
 
-class _OneStep(client_update.StepRunner):
+class _OneStep(base.StepRunner):
   """Runs only the first step of every loop."""
 
   def loop(

@@ -1,0 +1,38 @@
+"""FedProx (Li et al. 2020), alone and with the clients of other algorithms."""
+
+import dataclasses
+
+from safl_tf.algorithms import fed_avg
+from safl_tf.core import algorithm
+from safl_tf.rules import client_work
+
+
+def build_fed_prox(
+  proximal_mu: float | None = None,
+  fraction: float = 1.0,
+  clients_per_round: int | None = None,
+) -> algorithm.Algorithm:
+  """Builds FedProx: FedAvg whose clients are pulled to the global model.
+
+  Args:
+    proximal_mu: μ of the term μ/2·‖w - z̄‖²; 0.01 if None.
+    fraction: R, the share of clients in a round.
+    clients_per_round: s, their number, instead of R.
+  """
+  return with_proximal(
+    fed_avg.build_fed_avg(fraction, clients_per_round),
+    0.01 if proximal_mu is None else proximal_mu,
+  )
+
+
+def with_proximal(
+  rules: algorithm.Algorithm, proximal_mu: float
+) -> algorithm.Algorithm:
+  """Adds FedProx's pull to an algorithm's client work; 0 adds nothing."""
+  pull = client_work.proximal(proximal_mu)
+  if not proximal_mu:
+    return rules
+  work = rules.client_work
+  if work != client_work.ClientWork():
+    pull = client_work.compose(work, pull)
+  return dataclasses.replace(rules, client_work=pull)
