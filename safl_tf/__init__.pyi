@@ -3,12 +3,18 @@ from safl_tf.algorithms.astw import build_astw_safl as build_astw_safl
 from safl_tf.algorithms.baselines import build_centralized as build_centralized
 from safl_tf.algorithms.baselines import build_local_only as build_local_only
 from safl_tf.algorithms.fed_avg import build_fed_avg as build_fed_avg
+from safl_tf.algorithms.fed_dyn import build_fed_dyn as build_fed_dyn
 from safl_tf.algorithms.fed_ma.build import build_fed_ma as build_fed_ma
+from safl_tf.algorithms.fed_prox import build_fed_prox as build_fed_prox
 from safl_tf.algorithms.fed_sgd import build_fed_sgd as build_fed_sgd
 from safl_tf.algorithms.ida import build_ida as build_ida
 from safl_tf.algorithms.ida import build_ida_safl as build_ida_safl
 from safl_tf.algorithms.safl import build_extended_safl as build_extended_safl
 from safl_tf.algorithms.safl import build_safl as build_safl
+from safl_tf.algorithms.scaffold import build_scaffold as build_scaffold
+from safl_tf.algorithms.scaffold import (
+  build_scaffold_safl as build_scaffold_safl,
+)
 from safl_tf.attacks import Attack as Attack
 from safl_tf.core.algorithm import Algorithm as Algorithm
 from safl_tf.core.client_config import LocalConfig as LocalConfig
@@ -21,6 +27,7 @@ from safl_tf.models.fast.folded_conv import FoldedConvPool2D as FoldedConvPool2D
 from safl_tf.models.lenet5 import lenet5 as lenet5
 from safl_tf.models.light_vgg import light_vgg as light_vgg
 from safl_tf.rules import aggregate as aggregate
+from safl_tf.rules import client_work as client_work
 from safl_tf.rules import gate as gate
 from safl_tf.rules import mix as mix
 from safl_tf.rules import select as select

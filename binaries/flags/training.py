@@ -13,9 +13,13 @@ from safl_tf.util import choices, errors, validation
 from .conditions import Others, When
 from .group import Group, boolean, choice, integer, real, text
 
-_SAFL = When(algorithm=('safl', 'extended_safl', 'ida_safl', 'astw_safl'))
+_SAFL = When(
+  algorithm=('safl', 'extended_safl', 'ida_safl', 'astw_safl', 'scaffold_safl')
+)
 _EXTENDED = When(algorithm=('extended_safl',))
 _NOT_ONE_STEP = When(algorithm=Others(['fedsgd']))
+_PER_CLIENT = When(algorithm=Others(['fedsgd', 'feddyn']))
+_ANY_OPTIMIZER = When(algorithm=Others(['fedsgd', 'scaffold', 'scaffold_safl']))
 _NOT_POOLED = When(algorithm=Others(['centralized']))
 _BUILT_IN = When(model=Others(['FILE.keras']))
 _FEDMA = When(algorithm=('fedma',))
@@ -47,7 +51,7 @@ class Model(Group, topic='model'):
     'Whether clients start from initial models of their own or from a shared '
     'one (with the weights of a .keras file); auto is shared for a .keras '
     'file, else per_client.',
-    _NOT_ONE_STEP,
+    _PER_CLIENT,
   )
   from_logits: bool | None = boolean(
     None,
@@ -114,6 +118,11 @@ class Algorithm(Group, topic='algorithm'):
     'and none in other algorithms if not given.',
     When(algorithm=Others(['local_only', 'fedsgd'])),
   )
+  feddyn_alpha: float = real(
+    0.1,
+    "Strength of FedDyn's dynamic regularisation.",
+    When(algorithm=('feddyn',)),
+  )
 
   def resolve_selection(self, num_clients: int | None) -> Self:
     """Checks the number of selected clients, if the total is known."""
@@ -139,7 +148,7 @@ class LocalTraining(Group, topic='local training'):
     'sgd',
     choices.OPTIMIZERS,
     'Optimizer of the clients, reset every round.',
-    _NOT_ONE_STEP,
+    _ANY_OPTIMIZER,
   )
   loss: str = choice(
     'categorical',
@@ -162,7 +171,18 @@ class Aggregation(Group, topic='aggregation'):
     'auto',
     choices.AGGREGATORS,
     "Aggregation rule; auto is the algorithm's own.",
-    When(algorithm=Others(['centralized', 'local_only', 'fedma'])),
+    When(
+      algorithm=Others(
+        [
+          'centralized',
+          'local_only',
+          'fedma',
+          'scaffold',
+          'scaffold_safl',
+          'feddyn',
+        ]
+      )
+    ),
   )
   trim_fraction: float = real(
     0.2, 'Fraction removed at each end.', When(aggregator=('trimmed_mean',))

@@ -11,10 +11,12 @@ from safl_tf.algorithms import (
   astw,
   baselines,
   fed_avg,
+  fed_dyn,
   fed_prox,
   fed_sgd,
   ida,
   safl,
+  scaffold,
 )
 from safl_tf.algorithms.fed_ma import build as fed_ma
 from safl_tf.core import algorithm as algorithm_lib
@@ -49,6 +51,9 @@ BUILDERS: dict[str, Callable[..., algorithm_lib.Algorithm]] = {
   'astw': astw.build_astw,
   'astw_safl': astw.build_astw_safl,
   'fedma': fed_ma.build_fed_ma,
+  'scaffold': scaffold.build_scaffold,
+  'scaffold_safl': scaffold.build_scaffold_safl,
+  'feddyn': fed_dyn.build_fed_dyn,
 }
 
 AGGREGATORS: dict[str, Callable[..., algorithm_lib.Aggregator]] = {
@@ -111,6 +116,9 @@ def build(
     _check_has_server(algorithm, 'aggregator', aggregator)
     if algorithm.pooled:
       hint = 'has no effect: there is one client, which holds all data'
+      raise errors.InputError('aggregator', aggregator, hint)
+    if algorithm.client_work.init is not algorithm_lib.no_arrays:
+      hint = f'{name} has an aggregator of its own; it takes no other'
       raise errors.InputError('aggregator', aggregator, hint)
     rule = validation.call(AGGREGATORS[aggregator], options)
     algorithm = dataclasses.replace(algorithm, aggregate=rule)

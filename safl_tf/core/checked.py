@@ -51,6 +51,23 @@ def rules(algorithm: algorithm_lib.Algorithm) -> algorithm_lib.Algorithm:
   return new
 
 
+def check_broadcast(
+  algorithm: algorithm_lib.Algorithm, layout: layout_lib.Layout
+) -> None:
+  """Refuses a server that does not send what its clients receive."""
+  aggregate = algorithm.aggregate
+  sent = aggregate.broadcast(aggregate.init(layout))
+  received = algorithm.client_work.receives(layout)
+  for name in sorted({*sent, *received}):
+    ours, theirs = (
+      _format_value(arrays[name]) if name in arrays else 'nothing'
+      for arrays in (sent, received)
+    )
+    if ours != theirs:
+      hint = f'the aggregator broadcasts {ours}, client_work receives {theirs}'
+      raise errors.InputError('aggregate.broadcast', name, hint)
+
+
 def _work(work: algorithm_lib.ClientWork) -> algorithm_lib.ClientWork:
   """Returns the client work with functions that are checked."""
 

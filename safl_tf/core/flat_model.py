@@ -81,10 +81,10 @@ class FlatModel:
     flat_variables = self._flat_variables(self.template)
     self._shapes = [tuple(v.shape) for v in flat_variables]
     self._sizes = [int(np.prod(shape)) for shape in self._shapes]
-    self.layout = self._find_layout()
-    self.size = self.layout.size
     self._dtypes = [v.dtype for v in flat_variables]
     self.dtype = np.float64 if 'float64' in self._dtypes else np.float32
+    self.layout = self._find_layout()
+    self.size = self.layout.size
     brought = model if given else self.template
     z = self.read(brought)
     if not np.isfinite(z).all():
@@ -220,7 +220,8 @@ class FlatModel:
       tuple(
         layout.Tensor(variable.path, shape, start, i < trained)
         for i, (variable, shape, start) in enumerate(rows)
-      )
+      ),
+      np.dtype(self.dtype),
     )
 
   def _flat_variables(self, model: keras.Model) -> list[keras.Variable]:

@@ -3,6 +3,8 @@
 import math
 from typing import NamedTuple
 
+import numpy as np
+
 
 class Tensor(NamedTuple):
   """A tensor of z.
@@ -31,9 +33,15 @@ class Tensor(NamedTuple):
 
 
 class Layout(NamedTuple):
-  """A model's tensors in the order of z, trainable ones first."""
+  """A model's tensors in the order of z, trainable ones first.
+
+  Attributes:
+    tensors: of the model.
+    dtype: of z.
+  """
 
   tensors: tuple[Tensor, ...]
+  dtype: np.dtype = np.dtype(np.float32)
 
   @property
   def size(self) -> int:

@@ -130,6 +130,8 @@ class FederatedProcess:
       self._rounds = algorithm.driver.bind(self._trainer, self._rules)
     memory = self._rules.aggregate.init(self.model.layout)
     self._memory_shapes = {name: array.shape for name, array in memory.items()}
+    if algorithm.driver is None:
+      checked.check_broadcast(self._rules, self.model.layout)
 
   def initialize(self, seed: int = 0) -> FederatedState:
     """Returns the state before the first round.

@@ -16,6 +16,9 @@ ALGORITHMS = (
   'astw',
   'astw_safl',
   'fedma',
+  'scaffold',
+  'scaffold_safl',
+  'feddyn',
 )
 ANNEAL_CLOCKS = ('round', 'step')
 ATTACKS = (

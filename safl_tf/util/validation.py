@@ -52,6 +52,7 @@ LIMITS = {
   'batch_size': Range(1, 10**6),
   'learning_rate': _positive(1e38),
   'proximal_mu': Range(0, 1e6, whole=False),
+  'feddyn_alpha': _positive(1e6),
   'trim_fraction': Range(0, 0.5, whole=False, open_high=True),
   'num_byzantine': Range(0, 10**6),
   'num_selected': Range(1, 10**6),

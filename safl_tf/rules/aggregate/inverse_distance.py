@@ -37,8 +37,9 @@ def inverse_distance(
   ) -> base.Aggregated:
     del z_bar
     z = updates.z
-    if all(np.array_equal(model, z[0]) for model in z[1:]):
-      return base.Aggregated(z[0].copy(), memory)
+    first = z[0]
+    if all(np.array_equal(model, first) for model in z[1:]):
+      return base.Aggregated(first.copy(), memory)
     eta = inverse_distance_weights(
       z, updates.m, reference, norm, power, by_size
     )

@@ -143,7 +143,7 @@ def _aggregator(estimate: Callable[[Models], np.ndarray]) -> base.Aggregator:
     memory: base.Memory, updates: base.Updates, z_bar: np.ndarray | None
   ) -> base.Aggregated:
     del z_bar
-    z = updates.z
+    z = list(updates.z)  # estimates need all models at once
     equal = all(np.array_equal(model, z[0]) for model in z[1:])
     # Equal models must not be rounded; always a copy.
     return base.Aggregated(

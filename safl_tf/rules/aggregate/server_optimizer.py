@@ -1,5 +1,7 @@
 """Server optimizers: an aggregator's change of z̄ as a pseudo-gradient."""
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from safl_tf.rules.aggregate import base
@@ -118,7 +120,10 @@ def server_optimizer(
       own = {**own, **slots}
     return base.Aggregated(z, {**own, **_prefixed(inners)})
 
-  return base.Aggregator(apply, init, inner.uploads)
+  def broadcast(memory: base.Memory) -> Mapping[str, np.ndarray]:
+    return inner.broadcast(_split(memory)[1])
+
+  return base.Aggregator(apply, init, inner.uploads, broadcast, inner.needs)
 
 
 def _prefixed(memory: base.Memory) -> base.Memory:
