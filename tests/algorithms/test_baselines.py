@@ -201,13 +201,13 @@ def test_fed_prox_by_hand(reduction, executor):
     batch_size=m,
     learning_rate=rate,
     loss_reduction=reduction,
-    proximal_mu=mu,
   )
   clients = tiny.clients((m,))
-  trainer = make(safl_tf.build_fed_avg(), config, clients, executor=executor)
+  algorithm = safl_tf.build_fed_prox(mu)
+  trainer = make(algorithm, config, clients, executor=executor)
   z_bar = after(trainer, 1).z_bar
   got = after(trainer, 2).z_bar
-  plain = dataclasses.replace(config, local_epochs=1, proximal_mu=0.0)
+  plain = dataclasses.replace(config, local_epochs=1)
   step = make(safl_tf.build_fed_avg(), plain, clients)
   blank = step.initialize(0)
 
@@ -225,10 +225,8 @@ def test_fed_prox_by_hand(reduction, executor):
 
 def test_fed_prox_keeps_clients_nearer():
   def distance(mu):
-    config = client_config.LocalConfig(
-      batch_size=16, learning_rate=0.01, proximal_mu=mu
-    )
-    trainer = make(safl_tf.build_fed_avg(), config)
+    config = client_config.LocalConfig(batch_size=16, learning_rate=0.01)
+    trainer = make(safl_tf.build_fed_prox(mu), config)
     first = after(trainer, 1)
     second, _ = trainer.next(first)
     moved = [second.client_models[k] - first.z_bar for k in range(len(SIZES))]
@@ -236,10 +234,9 @@ def test_fed_prox_keeps_clients_nearer():
 
   assert distance(1.0) < 0.9 * distance(0.0)
   # Without a global model there is nothing to be near to.
-  held = client_config.LocalConfig(proximal_mu=1.0)
-  free = client_config.LocalConfig()
-  a = after(make(safl_tf.build_fed_avg(), held), 1)
-  b = after(make(safl_tf.build_fed_avg(), free), 1)
+  config = client_config.LocalConfig()
+  a = after(make(safl_tf.build_fed_prox(1.0), config), 1)
+  b = after(make(safl_tf.build_fed_avg(), config), 1)
   np.testing.assert_allclose(a.z_bar, b.z_bar, rtol=1e-6, atol=1e-7)
 
 

@@ -22,21 +22,22 @@ def start(algorithm, t=1.0):
 def test_fed_avg():
   algorithm = safl_tf.build_fed_avg()
   np.testing.assert_array_equal(start(algorithm), 1)
-  assert not algorithm.gate.needs_accuracy
+  assert not algorithm.measures
   np.testing.assert_array_equal(algorithm.select(0, 1, 4), range(4))
 
 
 def test_safl_is_fed_avg_with_mixing():
   algorithm = safl_tf.build_safl(epsilon=0.25, temperature=1e20)
   np.testing.assert_array_equal(start(algorithm), 0.25)
-  assert not algorithm.gate.needs_accuracy
+  assert not algorithm.measures
 
 
 def test_extended_safl_is_safl_with_a_gate():
   algorithm = safl_tf.build_extended_safl(0.25, 1e20, nu=0.5)
   np.testing.assert_array_equal(start(algorithm), 0.25)
-  assert algorithm.gate.needs_accuracy
-  q = algorithm.gate.decide(KEY, 1.0, 0.3, 0.9).q
+  assert algorithm.measures
+  h = {'global_accuracy': 0.3, 'accuracy': 0.9}
+  q = algorithm.gate.decide(KEY, 1.0, h).q
   assert float(q) == pytest.approx(0.367880, abs=1e-6)
 
 
@@ -66,7 +67,7 @@ def test_a_rule_is_replaced():
   algorithm = dataclasses.replace(
     safl_tf.build_safl(0.25, 1e20), gate=gate.accuracy_gap(0.2)
   )
-  assert algorithm.gate.needs_accuracy
+  assert algorithm.measures
   np.testing.assert_array_equal(start(algorithm), 0.25)
   with pytest.raises(dataclasses.FrozenInstanceError):
     algorithm.gate = gate.always()

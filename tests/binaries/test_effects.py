@@ -92,11 +92,12 @@ def test_conditions_are_those_of_the_rules(algorithm):
 @pytest.mark.parametrize('algorithm', choices.ALGORITHMS)
 def test_conditions_are_those_of_local_training(algorithm):
   rules = registry.build(algorithm)
+  one_step = rules.client_work.full_batch
   unused = run_config.RunConfig(algorithm=algorithm).unused()
   for field in dataclasses.fields(client_config.LocalConfig):
     if field.name not in FIELDS:
       continue
-    if rules.one_step and field.name == 'loss_reduction':
+    if one_step and field.name == 'loss_reduction':
       continue  # FedSGD's is 'mean', which it accepts; 'sum' is the default
     value = other_value(field.name)
     config = client_config.LocalConfig(**{field.name: value})
@@ -105,11 +106,12 @@ def test_conditions_are_those_of_local_training(algorithm):
         process._config(rules, config)
     else:
       assert process._config(rules, config) == dataclasses.replace(
-        config, **({'local_epochs': 1} if rules.one_step else {})
+        config, **({'local_epochs': 1} if one_step else {})
       )
-  assert ('init' in unused) == ('client_store' in unused) == rules.one_step
+  assert ('init' in unused) == rules.shared_start
+  assert ('client_store' in unused) == one_step
   assert ('anneal_clock' in unused) == ('temperature' in unused)
-  assert ('holdout' in unused) == (not rules.gate.needs_accuracy)
+  assert ('holdout' in unused) == (not rules.measures)
 
 
 @pytest.mark.parametrize('name', choices.PARTITIONS)

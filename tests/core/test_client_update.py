@@ -51,7 +51,7 @@ class Client:
     )
     self.update = base.CompiledRound(
       update,
-      client_update.StepRunner(trim_padding=not jit),
+      base.StepRunner(trim_padding=not jit),
       update.signature(),
       jit,
     )
@@ -67,9 +67,9 @@ class Client:
   def task(self, plan, z, z_bar=None, t=1, k=0):
     roles = (seeds.Role.MIX, seeds.Role.GATE, seeds.Role.MODEL)
     return client_update.ClientInput(
-      z_bar=z if z_bar is None else z_bar,
+      received={'z': z if z_bar is None else z_bar},
       has_global=z_bar is not None,
-      z=z,
+      kept={'z': z},
       seeds=np.stack([seeds.pair(0, role, t, k) for role in roles]),
       clock=float(t),
       plan=plan,
@@ -123,16 +123,18 @@ def test_equals_sgd_in_numpy(dense, size):
   plan, z = dense.plan(size), dense.init()
   update = dense.run(plan, z)
   expected, loss = numpy_sgd(z, plan, 0.02)
-  np.testing.assert_allclose(update.z, expected, **CLOSE)
+  np.testing.assert_allclose(update.kept['z'], expected, **CLOSE)
   assert update.train_loss == pytest.approx(loss, rel=1e-5)
   assert update.finite
-  assert not np.allclose(update.z, z, **CLOSE)
+  assert not np.allclose(update.kept['z'], z, **CLOSE)
 
 
 def test_starts_from_the_global_model(dense):
   plan, z, z_bar = dense.plan(20), dense.init(1), dense.init(2)
   update = dense.run(plan, z, z_bar)
-  np.testing.assert_allclose(update.z, numpy_sgd(z_bar, plan, 0.02)[0], **CLOSE)
+  np.testing.assert_allclose(
+    update.kept['z'], numpy_sgd(z_bar, plan, 0.02)[0], **CLOSE
+  )
   assert update.p == update.kept_local == 0
 
 
@@ -143,7 +145,7 @@ def test_padding_does_not_matter(dense):
   for i, count in enumerate(plan.counts):
     other.examples[i, count:] = 60
   a, b = dense.run(plan, z), dense.run(other, z)
-  assert a.z.tobytes() == b.z.tobytes()
+  assert a.kept['z'].tobytes() == b.kept['z'].tobytes()
   assert a.train_loss == b.train_loss
 
 
@@ -166,7 +168,7 @@ def test_mean_reduction(jit):
   plan, z = client.plan(13), client.init()
   update = client.run(plan, z)
   expected, loss = numpy_sgd(z, plan, 0.2, 'mean')
-  np.testing.assert_allclose(update.z, expected, **CLOSE)
+  np.testing.assert_allclose(update.kept['z'], expected, **CLOSE)
   assert update.train_loss == pytest.approx(loss, rel=1e-5)
 
 
@@ -177,7 +179,7 @@ def test_mean_of_full_batches_is_the_sum_at_a_larger_rate():
   by_sum, by_mean = Client(tiny.dense), Client(tiny.dense, config=config)
   plan, z = by_sum.plan(24), by_sum.init()
   np.testing.assert_allclose(
-    by_sum.run(plan, z).z, by_mean.run(plan, z).z, **CLOSE
+    by_sum.run(plan, z).kept['z'], by_mean.run(plan, z).kept['z'], **CLOSE
   )
 
 
@@ -195,7 +197,7 @@ def test_regularizers_count(reduction):
   plan, z = client.plan(13), client.init()
   update = client.run(plan, z)
   expected, loss = numpy_sgd(z, plan, 0.02, reduction, l2=0.05)
-  np.testing.assert_allclose(update.z, expected, **CLOSE)
+  np.testing.assert_allclose(update.kept['z'], expected, **CLOSE)
   plain, _ = numpy_sgd(z, plan, 0.02, reduction)
   assert np.abs(plain - expected).max() > 1e-3  # it is not lost in rounding
   assert update.train_loss == pytest.approx(loss, rel=1e-5)
@@ -231,7 +233,7 @@ def test_moving_statistics(jit, size):
   client = Client(make, jit, config=config)
   plan = client.plan(size)
   update = client.run(plan, client.init())
-  model = client.flat.to_model(update.z)
+  model = client.flat.to_model(update.kept['z'])
   np.testing.assert_allclose(
     model.layers[0].moving_mean, moving_mean(plan, 0.8, padded=jit), **CLOSE
   )
@@ -242,10 +244,14 @@ def test_moving_statistics(jit, size):
 def test_dropout_differs_by_round_and_client_and_is_reproducible():
   client = Client(lambda: linear(before=[layers.Dropout(0.5)]))
   plan, z = client.plan(20), client.init()
-  first = client.run(plan, z, t=1, k=0).z
-  assert client.run(plan, z, t=1, k=0).z.tobytes() == first.tobytes()
-  assert not np.allclose(client.run(plan, z, t=2, k=0).z, first, **CLOSE)
-  assert not np.allclose(client.run(plan, z, t=1, k=1).z, first, **CLOSE)
+  first = client.run(plan, z, t=1, k=0).kept['z']
+  assert client.run(plan, z, t=1, k=0).kept['z'].tobytes() == first.tobytes()
+  assert not np.allclose(
+    client.run(plan, z, t=2, k=0).kept['z'], first, **CLOSE
+  )
+  assert not np.allclose(
+    client.run(plan, z, t=1, k=1).kept['z'], first, **CLOSE
+  )
 
 
 def test_dropout_differs_by_step():
@@ -260,18 +266,23 @@ def test_dropout_differs_by_step():
     x=np.repeat(x, 2, axis=0),
     y=np.zeros(2, np.int32),
   )
-  kernel = client.run(client.plan(1), np.zeros(24, np.float32)).z.reshape(8, 3)
+  kernel = (
+    client.run(client.plan(1), np.zeros(24, np.float32)).kept['z'].reshape(8, 3)
+  )
   # A feature was seen in neither, one or both steps.
   assert len(np.unique(kernel[:, 0])) > 2
 
 
 def accuracies():
   """A gate that tells h(z_bar) as delta and h(z) as q."""
-  decide = lambda seed, t, h_global, h_local: gate.Decision(
-    tf.constant(True), q=h_local, delta=h_global
+  decide = lambda seed, t, metrics: gate.Decision(
+    tf.constant(True),
+    q=metrics['accuracy'],
+    delta=metrics['global_accuracy'],
   )
   return dataclasses.replace(
-    safl_tf.build_fed_avg(), gate=gate.Gate(decide, needs_accuracy=True)
+    safl_tf.build_fed_avg(),
+    gate=gate.Gate(decide, ('global_accuracy', 'accuracy')),
   )
 
 
@@ -286,7 +297,7 @@ def test_h_is_the_accuracy_on_the_clients_data(gated, size):
   z, z_bar = gated.init(1), gated.init(2)
   update = gated.run(gated.plan(size, first=first), z, z_bar)
   rows = slice(first, first + size)
-  for h, model in (update.delta, z_bar), (update.q, update.z):
+  for h, model in (update.delta, z_bar), (update.q, update.kept['z']):
     outputs = gated.flat.to_model(model)(X[rows]).numpy()
     expected = np.mean(outputs.argmax(axis=1) == Y[rows])
     assert h == pytest.approx(expected, abs=1e-6)
@@ -296,8 +307,8 @@ def test_h_is_measured_on_the_batches_for_it(gated):
   z, z_bar, rows = gated.init(1), gated.init(2), np.arange(40, 57)
   task = gated.task(gated.plan(20), z, z_bar)
   update = gated.update(task._replace(measured=gated.measured(rows)))
-  assert update.z.tobytes() == gated.update(task).z.tobytes()
-  for h, model in (update.delta, z_bar), (update.q, update.z):
+  assert update.kept['z'].tobytes() == gated.update(task).kept['z'].tobytes()
+  for h, model in (update.delta, z_bar), (update.q, update.kept['z']):
     outputs = gated.flat.to_model(model)(X[rows]).numpy()
     expected = np.mean(outputs.argmax(axis=1) == Y[rows])
     assert h == pytest.approx(expected, abs=1e-6)
@@ -319,9 +330,11 @@ def test_sizes_do_not_compile_anew():
 def test_first_round_has_no_global_model(gated):
   z, plan = gated.init(), gated.plan(20)
   nothing = np.full_like(z, np.nan)  # what z_bar is then doesn't matter
-  task = gated.task(plan, z)._replace(z_bar=nothing)
-  update = client_update.ClientOutput(*map(np.asarray, gated.update(task)))
-  np.testing.assert_allclose(update.z, numpy_sgd(z, plan, 0.02)[0], **CLOSE)
+  task = gated.task(plan, z)._replace(received={'z': nothing})
+  update = gated.update(task)
+  np.testing.assert_allclose(
+    update.kept['z'], numpy_sgd(z, plan, 0.02)[0], **CLOSE
+  )
   assert update.sent and update.q == 1 and update.delta == 0
   assert update.kept_local == 1
 
@@ -334,7 +347,7 @@ def test_mixing_comes_before_training_and_the_gate_after():
   update = client.run(plan, z, z_bar, t=56)
   mixed = algorithm.mix(tf.constant(task.seeds[0]), 56.0, z_bar, z)
   np.testing.assert_allclose(
-    update.z, numpy_sgd(mixed.w.numpy(), plan, 0.02)[0], **CLOSE
+    update.kept['z'], numpy_sgd(mixed.w.numpy(), plan, 0.02)[0], **CLOSE
   )
   assert update.p == pytest.approx(math.exp(-56 / 80))
   assert update.kept_local == mixed.kept_local
@@ -350,7 +363,7 @@ def test_slots_are_fresh_each_time(name):
   client = Client(tiny.dense, config=config)
   plan, z = client.plan(13), client.init()
   update = client.run(plan, z)
-  assert client.run(plan, z).z.tobytes() == update.z.tobytes()
+  assert client.run(plan, z).kept['z'].tobytes() == update.kept['z'].tobytes()
   model = client.flat.to_model(z)
   if name == 'adam':
     optimizer = keras.optimizers.Adam(0.01)
@@ -364,7 +377,7 @@ def test_slots_are_fresh_each_time(name):
       )
     gradients = tape.gradient(loss, model.trainable_variables)  # of the sum
     optimizer.apply(gradients, model.trainable_variables)
-  np.testing.assert_allclose(update.z, client.flat.read(model), **CLOSE)
+  np.testing.assert_allclose(update.kept['z'], client.flat.read(model), **CLOSE)
 
 
 def test_a_keras_optimizer():
@@ -376,7 +389,7 @@ def test_a_keras_optimizer():
   client = Client(tiny.dense, config=config)
   plan, z = client.plan(13), client.init()
   np.testing.assert_allclose(
-    client.run(plan, z).z, numpy_sgd(z, plan, 0.02)[0], **CLOSE
+    client.run(plan, z).kept['z'], numpy_sgd(z, plan, 0.02)[0], **CLOSE
   )
 
 
@@ -403,9 +416,9 @@ def test_precisions(policy, dtype, tolerance):
   assert client.flat.template.dtype_policy.name == policy
   plan, z = client.plan(13), client.init()
   update = client.run(plan, z)
-  assert update.z.dtype == dtype
+  assert update.kept['z'].dtype == dtype
   expected, _ = numpy_sgd(z, plan, 0.02)
-  np.testing.assert_allclose(update.z, expected, atol=tolerance)
+  np.testing.assert_allclose(update.kept['z'], expected, atol=tolerance)
 
 
 @pytest.mark.parametrize('policy', ['mixed_float16'], indirect=True)
@@ -419,10 +432,12 @@ def test_small_gradients_do_not_vanish(policy):
   z[24:] = [18, 0, 0]
   update = client.run(client.plan(20), z)
   step = 1e6 * 20 * math.exp(-18)
-  np.testing.assert_allclose(update.z[25:], [-step, -step], rtol=0.01)
+  np.testing.assert_allclose(update.kept['z'][25:], [-step, -step], rtol=0.01)
 
 
 def test_constraints_hold_after_training():
   client = Client(lambda: linear(kernel_constraint='non_neg'))
   update = client.run(client.plan(20), client.init())
-  assert (update.z[:24] >= 0).all() and (update.z[:24] > 0).any()
+  assert (update.kept['z'][:24] >= 0).all() and (
+    update.kept['z'][:24] > 0
+  ).any()

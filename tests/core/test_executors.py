@@ -252,7 +252,7 @@ class Place:
 
 
 def test_a_pool_keeps_the_order():
-  pool = base.Pool([Place(), Place(), Place()])
+  pool = base.Pool([Place(), Place(), Place()], window=8)
   result = pool.map(lambda k: k + 1, [4, 1, 7, 2, 0, 5])
   assert list(result) == [25, 4, 64, 9, 1, 36]
   assert list(pool.map(lambda k: k, [])) == []
@@ -267,7 +267,7 @@ def test_a_pool_raises_errors_and_goes_on(broken):
 
   keep = lambda value: value
   make_task, place = (fail, keep) if broken == 'task' else (keep, fail)
-  pool = base.Pool([place])
+  pool = base.Pool([place], window=8)
   with pytest.raises(RuntimeError, match='client 3'):
     list(pool.map(make_task, [3]))
   assert list(pool.map(make_task, [1, 2])) == [1, 2]  # the place is free again
@@ -287,7 +287,7 @@ def test_a_pool_uses_all_workers_at_once():
 
     return run_here
 
-  pool = base.Pool([place(0), place(1)])
+  pool = base.Pool([place(0), place(1)], window=8)
   assert list(pool.map(lambda k: k, [1, 2, 5, 6])) == [1, 2, 5, 6]
   assert sorted(seen[2:]) == [0, 1]
 
@@ -302,7 +302,7 @@ def test_the_first_call_of_a_worker_is_in_the_calling_thread():
       raise ZeroDivisionError
     return task
 
-  pool = base.Pool([worker, worker])
+  pool = base.Pool([worker, worker], window=8)
   for _ in range(2):
     with pytest.raises(ZeroDivisionError):
       list(pool.map(lambda k: k, [None, 1]))
@@ -381,7 +381,7 @@ TWO_DEVICES = """
   original = base.to_numpy
 
   def spy(update):
-    used.append(update.z.device[-5:])
+    used.append(update.kept['z'].device[-5:])
     return original(update)
 
   base.to_numpy = spy

@@ -275,7 +275,7 @@ def test_what_has_a_hidden_state_needs_a_name(value):
 
 def test_named_gates_and_aggregators_work_as_before():
   gate = safl_tf.named('gap', safl_tf.gate.accuracy_gap())
-  assert isinstance(gate, algorithm.Gate) and gate.needs_accuracy
+  assert isinstance(gate, algorithm.Gate) and gate.needs
   assert "named('gap 0')" in algorithm.describe_rule('gate', gate)
   assert safl_tf.named('twice', double)(4) == 8
 

@@ -38,7 +38,7 @@ def make(algorithm, config=CONFIG, **options):
 def start(trainer, models):
   state = trainer.initialize(0)
   return state._replace(
-    client_models=state.client_models.updated(dict(enumerate(models)))
+    clients={'z': state.client_models.updated(dict(enumerate(models)))}
   )
 
 
@@ -135,7 +135,7 @@ def test_unsupported_rules_are_refused(name, rule, settings, hint):
 
 
 @pytest.mark.parametrize(
-  'changes', [{'one_step': True}, {'pooled': True}, {'alone': True}]
+  'changes', [{'shared_start': True}, {'pooled': True}, {'alone': True}]
 )
 def test_other_loops_are_refused(changes):
   with pytest.raises(errors.InputError) as error:

@@ -5,7 +5,9 @@ from safl_tf.rules import aggregate
 
 
 def updates(z, m):
-  return aggregate.Updates(t=1, ids=np.arange(len(z)), z=z, m=np.asarray(m))
+  return aggregate.Updates(
+    t=1, ids=np.arange(len(z)), arrays={'z': z}, m=np.asarray(m), num_clients=99
+  )
 
 
 def vectors(count, size=1000, dtype=np.float32):

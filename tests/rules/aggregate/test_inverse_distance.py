@@ -27,7 +27,9 @@ SETTINGS = [
 
 
 def updates(z, m):
-  return aggregate.Updates(t=1, ids=np.arange(len(z)), z=z, m=np.asarray(m))
+  return aggregate.Updates(
+    t=1, ids=np.arange(len(z)), arrays={'z': z}, m=np.asarray(m), num_clients=99
+  )
 
 
 def fused(z, m, **settings):

@@ -23,7 +23,9 @@ every_rule = pytest.mark.parametrize('rule', RULES.values(), ids=RULES)
 
 def updates(z, m=None):
   m = np.ones(len(z)) if m is None else m
-  return aggregate.Updates(t=1, ids=np.arange(len(z)), z=z, m=np.asarray(m))
+  return aggregate.Updates(
+    t=1, ids=np.arange(len(z)), arrays={'z': z}, m=np.asarray(m), num_clients=99
+  )
 
 
 def fused(rule, z, m=None):

@@ -41,7 +41,9 @@ def rounds(count=4, dtype=np.float32):
   for t in range(1, count + 1):
     ids = rng.permutation(4)[:3]
     z = rng.normal(size=(3, LAYOUT.size)).astype(dtype)
-    yield aggregate.Updates(t=t, ids=ids, z=list(z), m=M[ids])
+    yield aggregate.Updates(
+      t=t, ids=ids, arrays={'z': list(z)}, m=M[ids], num_clients=9
+    )
 
 
 def run(rule, received):
@@ -142,7 +144,7 @@ def test_vectors(optimizer, expected):
 
   def update(value):
     return aggregate.Updates(
-      1, np.array([0]), [np.array([value])], np.array([1])
+      1, np.array([0]), {'z': [np.array([value])]}, np.array([1]), 1
     )
 
   first = rule.apply(rule.init(one), update(2.0), np.array([1.5]))
@@ -159,7 +161,7 @@ def test_yogi_moves_v_towards_the_square():
   memory = rule.init(one)
   for delta, expected in (2.0, 1 + 0.1 * 4), (0.5, 1.4 - 0.1 * 0.25):
     z = [np.array([delta])]
-    update = aggregate.Updates(1, np.array([0]), z, np.array([1]))
+    update = aggregate.Updates(1, np.array([0]), {'z': z}, np.array([1]), 1)
     memory = rule.apply(memory, update, np.zeros(1)).memory
     assert memory['v'] == pytest.approx(expected, rel=1e-15)
 
