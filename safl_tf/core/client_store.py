@@ -24,10 +24,6 @@ _SEGMENT_BYTES = 64 << 20
 _new_version = itertools.count(1).__next__
 
 
-class Handle(Protocol):
-  def read(self) -> np.ndarray: ...
-
-
 class Backend(Protocol):
   """Stores models for a `ClientStore`."""
 
@@ -67,17 +63,10 @@ class ClientStore:
   def __len__(self) -> int:
     return len(self._handles)
 
-  def put(self, array):
-    handle = self._backend.put(array)
-    return _Temp(self._backend, handle)
-
   def updated(self, models: Mapping[int, np.ndarray]) -> 'ClientStore':
     """Returns the store with the new models of some clients."""
     new = ClientStore(self._initial, self._backend)
-    handles = {
-      k: model.handle if isinstance(model, _Temp) else self._backend.put(model)
-      for k, model in models.items()
-    }
+    handles = {k: self._backend.put(model) for k, model in models.items()}
     new._handles = self._handles | handles
     new._versions = self._versions | dict.fromkeys(models, _new_version())
     return new
@@ -112,6 +101,8 @@ class ClientStore:
 def create(
   kind: str,
   initial: Callable[[int], np.ndarray],
+  size: int,
+  dtype: Any,
   directory: str | os.PathLike[str] | None = None,
 ) -> ClientStore:
   """Creates a store without participants.
@@ -127,16 +118,7 @@ def create(
   """
   if validation.choice('client_store', kind, choices.CLIENT_STORES) == 'ram':
     return ClientStore(initial)
-  a = initial(0)
-  return ClientStore(initial, _MappedFile(a.size, a.dtype, directory))
-
-
-class _Temp:
-  def __init__(self, backend, handle):
-    self.backend, self.handle = backend, handle
-
-  def read(self):
-    return self.backend.get(self.handle)
+  return ClientStore(initial, _MappedFile(size, np.dtype(dtype), directory))
 
 
 class _Memory:
