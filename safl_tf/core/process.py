@@ -66,8 +66,9 @@ class FederatedProcess:
     jit_compile: 'auto', 'true' or 'false': whether XLA compiles local training.
     device: 'auto', 'cpu', 'gpu' (all GPUs) or one such as 'gpu:1'.
     stack: how many clients 'vectorized' stacks; by memory if None.
-    client_store: where clients' models are kept between rounds: 'ram', or
-      'mmap' for a temporary file, for populations larger than the memory.
+    client_store: where clients' models, and an aggregator's arrays of each
+      client, are kept between rounds: 'ram', or 'mmap' for a temporary file,
+      for populations larger than the memory.
     store_dir: the directory of that file; the system's by default.
     attack: what malicious clients do, if there are any; see `attacks`.
     from_logits: whether the model's outputs are logits. By default the loss of
@@ -129,7 +130,9 @@ class FederatedProcess:
     if algorithm.driver is not None:
       self._rounds = algorithm.driver.bind(self._trainer, self._rules)
     memory = self._rules.aggregate.init(self.model.layout)
-    self._memory_shapes = {name: array.shape for name, array in memory.items()}
+    self._memory_shapes = {
+      name: getattr(value, 'shape', None) for name, value in memory.items()
+    }
 
   def initialize(self, seed: int = 0) -> FederatedState:
     """Returns the state before the first round.
@@ -142,14 +145,13 @@ class FederatedProcess:
       seed=seed,
       t=0,
       z_bar=initial(0) if self.algorithm.one_step else None,
-      client_models=client_store.create(
-        self._client_store,
-        initial,
-        self.model.size,
-        self.model.dtype,
-        self._store_dir,
-      ),
-      memory=self._rules.aggregate.init(self.model.layout),
+      clients={
+        'z': client_store.create(self._client_store, initial, self._store_dir)
+      },
+      memory={
+        name: self._moved(value)
+        for name, value in self._rules.aggregate.init(self.model.layout).items()
+      },
     )
 
   def next(self, state: FederatedState) -> tuple[FederatedState, RoundMetrics]:
@@ -174,9 +176,8 @@ class FederatedProcess:
         m=self.clients.sizes[ids[sent]],
       )
       z_bar, memory = rules.aggregate.apply(memory, updates, z_bar)
-    new_state = FederatedState(
-      state.seed, t, z_bar, state.client_models.updated(own), memory
-    )
+    clients = state.clients | {'z': state.client_models.updated(own)}
+    new_state = FederatedState(state.seed, t, z_bar, clients, memory)
     return self._finite(new_state, self._metrics(state, output))
 
   def get_model_weights(self, state: FederatedState) -> list[np.ndarray]:
@@ -240,8 +241,13 @@ class FederatedProcess:
 
   def _check(self, state: FederatedState) -> None:
     """Refuses a state of another process."""
-    num_clients, shapes = self.clients.num_clients, self._memory_shapes
-    state_lib.check(state, self.model_of, num_clients, shapes)
+    state_lib.check(
+      state,
+      self.model_of,
+      self.clients.num_clients,
+      ('z',),
+      self._memory_shapes,
+    )
     if self.algorithm.one_step and state.z_bar is None:
       hint = 'clients that take one step need a global model'
       raise errors.InputError('state', 'without z_bar', hint)
@@ -284,6 +290,13 @@ class FederatedProcess:
     if z is None:
       z = self.model.init(seeds.pair(seed, seeds.Role.INIT, 0))
     return lambda k: z
+
+  def _moved(self, value: Any) -> Any:
+    """Moves a `ClientStore` of an aggregator to this process's kind."""
+    if not isinstance(value, client_store.ClientStore):
+      return value
+    arrays = {k: value[k] for k in value.versions}
+    return value.on(self._client_store, self._store_dir).updated(arrays)
 
   def _metrics(
     self, state: FederatedState, output: client_trainer.CohortOutput

@@ -207,7 +207,8 @@ class MatchedRounds:
       own |= {k: self._aligned(done, k, own[k]) for k in done.ids.tolist()}
     if self._grows:
       return new  # clients start from a part of the global model
-    return new._replace(client_models=state.client_models.updated(own))
+    clients = state.clients | {'z': state.client_models.updated(own)}
+    return new._replace(clients=clients)
 
   def _aligned(
     self, done: progress.Matching, k: int, z: np.ndarray
