@@ -117,12 +117,13 @@ class Checkpoints:
     base = self._find_base(arrays, stores)
     ids = _changed(stores, base)
     data_path = self._path(round_number, 'npz')
-    file, entries = checkpoint_io.write(data_path, arrays, stores, ids)
+    file, entries, dtypes = checkpoint_io.write(data_path, arrays, stores, ids)
     manifest = {
       'format': hparams_lib.FORMAT,
       'round': round_number,
       'files': [*(base.files if base else ()), file],
       'arrays': entries,
+      'stores': dtypes,
       'meta': meta,
     }
     manifest = json.loads(atomic_io.to_json(manifest, None))  # as when read
@@ -220,15 +221,13 @@ class Checkpoints:
     arrays = checkpoint_io.read_arrays(self.folder, files[-1], entries)
     stores = dict(initial or {})
     if initial is not None:
-      if stores.keys() != files[-1]['stores'].keys():
-        raise ValueError(
-          f'{self.folder} has stores {sorted(files[-1]["stores"])}, not '
-          f'{sorted(stores)}'
-        )
+      dtypes = manifest['stores']
+      if stores.keys() != dtypes.keys():
+        raise ValueError(f'stores are {list(dtypes)}, not {list(stores)}')
       for file in files:
         checkpoint_io.verify(self.folder, file)
       for file in files:
-        for name, piece in checkpoint_io.read_stores(self.folder, file):
+        for name, piece in checkpoint_io.read_stores(self.folder, file, dtypes):
           stores[name] = stores[name].updated(piece)
       self._bases = [_Base(number, files, _versions(stores))]
     return Restored(number, arrays, manifest['meta'], stores)

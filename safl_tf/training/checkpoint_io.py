@@ -22,7 +22,7 @@ from safl_tf.util import atomic_io
 _IDS, _ARRAYS = '/ids.npy', '/arrays.npy'  # after the name of a store
 _PIECE_BYTES = 64 << 20
 
-File = dict[str, Any]  # name, bytes, sha256, and each store's dtype in `stores`
+File = dict[str, Any]  # name, bytes and sha256
 Stores = Mapping[str, client_store.ClientStore]
 
 
@@ -35,10 +35,11 @@ def write(
   arrays: Mapping[str, np.ndarray],
   stores: Stores,
   ids: Mapping[str, list[int]],
-) -> tuple[File, dict[str, Any]]:
+) -> tuple[File, dict[str, Any], dict[str, str]]:
   """Writes arrays of any dtype but object, and some clients' of each store.
 
-  Returns the file's entry for the manifest, and that of each array.
+  Returns entries for the manifest: the file's, each array's, and the name of
+  each store's dtype.
   """
   dtypes = {}
   with atomic_io.replacing(path) as file:
@@ -57,9 +58,8 @@ def write(
     'name': os.path.basename(path),
     'bytes': writer.bytes,
     'sha256': writer.hash.hexdigest(),
-    'stores': dtypes,
   }
-  return entry, entries
+  return entry, entries, dtypes
 
 
 def check_size(folder: str, file: File) -> str:
@@ -101,11 +101,14 @@ def read_arrays(
 
 
 def read_stores(
-  folder: str, file: File
+  folder: str, file: File, dtypes: Mapping[str, str]
 ) -> Iterator[tuple[str, dict[int, np.ndarray]]]:
-  """Yields names of stores of a verified file, and arrays by client.
+  """Yields the stores of a verified file in pieces: name, arrays by client.
 
-  A store with many arrays comes in pieces.
+  Args:
+    folder: of the file.
+    file: its entry.
+    dtypes: the names of the stores' dtypes.
   """
   path = os.path.join(folder, file['name'])
   try:
@@ -117,7 +120,7 @@ def read_stores(
     with atomic_io.naming(path):
       raise cause from None
   with opened as archive:
-    for name, dtype_name in file['stores'].items():
+    for name, dtype_name in dtypes.items():
       with archive.open(name + _IDS) as member:
         ids = np.lib.format.read_array(member, allow_pickle=False).tolist()
       with archive.open(name + _ARRAYS) as member:

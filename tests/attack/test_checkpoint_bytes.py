@@ -38,13 +38,13 @@ def flip(path, place, bit=4):
 def check_resumed(folder, keep):
   """The run goes on, and has the same models as if nothing had happened."""
   again = checkpoint.Checkpoints(folder, keep)
-  restored = again.restore_latest(shared.create())
+  restored = again.restore_latest({'z': shared.create()})
   assert restored.round_number >= LAST - 1
   shared.check(restored, restored.round_number)
-  client_models = restored.client_models
+  client_models = restored.stores['z']
   for t in range(restored.round_number + 1, LAST + 3):
     client_models = client_models.updated(shared.trained(t))
-    again.save(t, *shared.content(t), client_models)
+    again.save(t, *shared.content(t), {'z': client_models})
   shared.check(shared.restore(folder), LAST + 2)
 
 

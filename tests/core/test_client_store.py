@@ -26,12 +26,12 @@ def row(*values):
 
 @pytest.fixture(params=['ram', 'mmap'])
 def start(request, tmp_path):
-  return client_store.create(request.param, Initial(), 3, np.float32, tmp_path)
+  return client_store.create(request.param, Initial(), tmp_path)
 
 
 def test_a_wrong_kind_is_refused():
   with pytest.raises(errors.InputError, match='one of ram, mmap'):
-    client_store.create('disk', Initial(), 3, np.float32)
+    client_store.create('disk', Initial())
 
 
 def test_initial_models_are_drawn_when_asked_for():
@@ -122,10 +122,10 @@ def test_to_arrays(start):
   random = np.random.default_rng(0)
   models = {k: random.normal(size=3).astype(np.float32) for k in (7, 0, 12)}
   arrays = start.updated(models).to_arrays()
-  np.testing.assert_array_equal(arrays['client_ids'], [0, 7, 12])
+  np.testing.assert_array_equal(arrays['ids'], [0, 7, 12])
   expected = np.stack([models[k] for k in (0, 7, 12)])
-  assert arrays['client_models'].tobytes() == expected.tobytes()
-  assert arrays['client_models'].dtype == np.float32
+  assert arrays['arrays'].tobytes() == expected.tobytes()
+  assert arrays['arrays'].dtype == np.float32
   assert [len(array) for array in start.to_arrays().values()] == [0, 0]
 
 

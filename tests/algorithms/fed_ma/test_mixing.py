@@ -38,7 +38,7 @@ def make(algorithm, config=CONFIG, **options):
 def start(trainer, models):
   state = trainer.initialize(0)
   return state._replace(
-    client_models=state.client_models.updated(dict(enumerate(models)))
+    clients={'z': state.client_models.updated(dict(enumerate(models)))}
   )
 
 

@@ -41,7 +41,7 @@ def run(trainer, models, passes=1, seed=0):
   """The state after some passes that start from these models."""
   state = trainer.initialize(seed)
   state = state._replace(
-    client_models=state.client_models.updated(dict(enumerate(models)))
+    clients={'z': state.client_models.updated(dict(enumerate(models)))}
   )
   for _ in range(passes * trainer.rounds_per_pass):
     state, _ = trainer.next(state)
