@@ -29,8 +29,8 @@ other runs a chain gets at most twice the arrays that changed since its last
 checkpoint (plus 1/200 of all), and a checkpoint's files are at most twice as
 large as all arrays. The second chain at most doubles both.
 
-The manifest also has the offset and SHA-256 of each other array, so that the
-global model can be read without the stores.
+The manifest also has the dtype of each store, and the offset and SHA-256 of
+each other array, so that the global model can be read without the stores.
 """
 
 import hashlib
@@ -223,7 +223,7 @@ class Checkpoints:
     if initial is not None:
       dtypes = manifest['stores']
       if stores.keys() != dtypes.keys():
-        raise ValueError(f'stores are {list(dtypes)}, not {list(stores)}')
+        raise ValueError(f'stores are {sorted(dtypes)}, not {sorted(stores)}')
       for file in files:
         checkpoint_io.verify(self.folder, file)
       for file in files:

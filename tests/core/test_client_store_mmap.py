@@ -126,6 +126,60 @@ def test_arrays_of_another_dtype_are_refused(tmp_path, short_segments):
   assert len(clients._backend._segments) == 1
 
 
+def test_handles_free_their_room(tmp_path, short_segments):
+  clients = create(tmp_path).updated(rows(range(3)))
+  for _ in range(20):
+    clients.put(np.ones(3, np.float32))
+  handle = clients.put(np.ones(3, np.float32))
+  check_in_use(clients, 4)
+  clients = clients.updated({9: handle})
+  del handle
+  check_in_use(clients, 4)
+  clients = clients.updated(rows([9]))
+  gc.collect()
+  check_in_use(clients, 4)
+  assert len(clients._backend._segments) <= 2
+
+
+def test_a_refused_handle_takes_no_room(tmp_path):
+  clients = create(tmp_path).updated(rows([1]))
+  with pytest.raises(ValueError, match='no handle'):
+    clients.updated({2: np.ones(3, np.float32), 3: None})
+  gc.collect()
+  check_in_use(clients, 1)
+
+
+def test_nothing_needs_no_file(tmp_path):
+  clients = create(tmp_path / 'absent').updated({1: np.zeros((3, 0))})
+  assert clients[1].shape == (3, 0)
+  with pytest.raises(ValueError, match=r'float64 \[3, 0\]'):
+    clients.updated(rows([1]))
+
+
+def test_threads_agree_on_the_type(tmp_path):
+  """The first array determines it, whichever it is."""
+  for _ in range(20):
+    clients, done = create(tmp_path), []
+    barrier = threading.Barrier(4)
+
+    def work(size, clients=clients, done=done, barrier=barrier):
+      barrier.wait()
+      try:
+        done.append(clients.put(np.full(size, size, np.float32)))
+      except ValueError:
+        done.append(None)
+
+    sizes = (3, 3, 5, 5)
+    threads = [threading.Thread(target=work, args=(n,)) for n in sizes]
+    for thread in threads:
+      thread.start()
+    for thread in threads:
+      thread.join()
+    read = [handle.read() for handle in done if handle]
+    assert len(read) == 2 and read[0].tobytes() == read[1].tobytes()
+    assert read[0].tolist() == [len(read[0])] * len(read[0])
+
+
 def test_narrow_numbers(tmp_path):
   dtype = np.dtype(ml_dtypes.bfloat16)
   model = np.array([1.5, -2, 0.1]).astype(dtype)
