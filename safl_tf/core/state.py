@@ -107,19 +107,17 @@ def check(
   for name in clients:
     if name not in state.clients:
       refuse(f'clients without {name}', 'is of another algorithm')
-  stores = dict(state.clients)
+  stores = {f'clients {name}': value for name, value in state.clients.items()}
   known = [-1]
   for name, shape in memory.items():
     array = state.memory.get(name)
-    is_store = isinstance(array, client_store.ClientStore)
-    if not is_store and not isinstance(array, np.ndarray):
+    if array is None:
       refuse(f'memory without {name}', 'is of another aggregator')
-    if is_store != (shape is None):
-      kind = 'an array' if is_store else 'a ClientStore'
-      refuse(f'memory {name}', f'is not {kind}')
     if shape is None:
       stores[f'memory {name}'] = array
       continue
+    if not isinstance(array, np.ndarray):
+      refuse(f'memory {name}', 'is not an array')
     axes = zip(shape, array.shape, strict=False)
     if any(now != size for before, now in axes if before == size):
       refuse(f'memory {name} {list(array.shape)}', 'is of another model')
@@ -127,7 +125,7 @@ def check(
       known.append(int(array.max()))
   for name, store in stores.items():
     if not isinstance(store, client_store.ClientStore):
-      refuse(f'clients {name}', 'is not a ClientStore')
+      refuse(name, 'is not a ClientStore')
     known.extend(store.versions)
   if max(known) >= num_clients:
     refuse(f'client {max(known)}', f'is of more than {num_clients} clients')
