@@ -72,7 +72,7 @@ def section(quick: bool) -> str:
       nonlocal later  # a later round, in which every model has changed
       models = later.client_models
       models = models.updated({k: models[k] for k in range(n)})
-      later = later._replace(t=later.t + 1, client_models=models)
+      later = later._replace(t=later.t + 1, clients={'z': models})
       folder.save(later, [])
 
     with folder.opened():

@@ -20,7 +20,8 @@ from safl_tf.util import errors
 
 Arrays = Mapping[str, np.ndarray]
 Tensors = Mapping[str, tf.Tensor]
-Memory = dict[str, np.ndarray]
+# Name -> NumPy array, or `client_store.ClientStore`: one array of each client
+Memory = dict[str, Any]
 
 # (seed, t, n) -> sorted ids of the clients of round t, S_t
 Select = Callable[[int, int, int], np.ndarray]
@@ -212,7 +213,9 @@ def broadcast_nothing(memory: Memory) -> dict[str, np.ndarray]:
 class Aggregator(NamedTuple):
   """Turns uploads into the global model.
 
-  The memory is a dict of named arrays, which every checkpoint stores. It is a
+  The memory is a dict of named arrays, which every checkpoint stores, and of
+  `ClientStore`s, of which it stores what has changed. `init` has all stores;
+  the process moves them to where it keeps the clients' models. The memory is a
   value: `apply` returns a new one and leaves the old one unchanged.
 
   Attributes:

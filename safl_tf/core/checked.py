@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from safl_tf.core import algorithm as algorithm_lib
+from safl_tf.core import client_store
 from safl_tf.core import layout as layout_lib
 from safl_tf.util import errors, validation
 
@@ -240,13 +241,19 @@ def _aggregated(
   if not same or new.dtype != z.dtype:
     takes = f'{z.dtype} {list(z.shape)}, like the uploads'
     _refuse('aggregate', new, f'must return a z_bar of {takes}')
-  return algorithm_lib.Aggregated(new, _memory(value[1]))
+  new_memory = _memory(value[1])
+  for name, kept in new_memory.items():
+    if isinstance(kept, client_store.ClientStore) and name not in memory:
+      _refuse('aggregate', name, 'init must return every ClientStore of memory')
+  return algorithm_lib.Aggregated(new, new_memory)
 
 
 def _memory(value: Any) -> algorithm_lib.Memory:
   is_dict = isinstance(value, dict) and all(isinstance(k, str) for k in value)
-  if not is_dict or not all(isinstance(v, np.ndarray) for v in value.values()):
-    _refuse('aggregate', value, 'its memory must be a dict of NumPy arrays')
+  kinds = (np.ndarray, client_store.ClientStore)
+  if not is_dict or not all(isinstance(v, kinds) for v in value.values()):
+    hint = 'its memory must be a dict of NumPy arrays and ClientStores'
+    _refuse('aggregate', value, hint)
   return value
 
 

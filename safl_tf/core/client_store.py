@@ -1,7 +1,7 @@
-"""Stores each client's own model z_k between rounds.
+"""Stores arrays of clients between rounds: their own models z_k, and others.
 
-A backend stores a model and returns a handle that reads it back. In memory the
-handle is the model itself. In a memory-mapped file the handle owns a slot, and
+A backend stores an array and returns a handle that reads it back. In memory the
+handle has the array itself. In a memory-mapped file the handle owns a slot, and
 frees it when the last store that has the handle is gone. So an old store stays
 valid for as long as it is referenced, and costs nothing afterwards.
 """
@@ -24,26 +24,38 @@ _SEGMENT_BYTES = 64 << 20
 _new_version = itertools.count(1).__next__
 
 
+class Handle(Protocol):
+  """An array in a backend, which keeps it while the handle exists."""
+
+  @property
+  def backend(self) -> 'Backend':
+    """The backend with the array."""
+
+  def read(self) -> np.ndarray:
+    """Returns the array; it never changes."""
+
+
 class Backend(Protocol):
-  """Stores models for a `ClientStore`."""
+  """Stores arrays for a `ClientStore`."""
 
-  def put(self, model: np.ndarray) -> Any:
-    """Stores a model and returns its handle."""
-
-  def get(self, handle: Any) -> np.ndarray:
-    """Returns the model of a handle, in an array that never changes."""
+  def put(self, array: np.ndarray) -> Handle:
+    """Stores an array and returns its handle."""
 
 
 class ClientStore:
-  """The clients' models; initial ones for clients that never participated.
+  """An array of each client; initial ones for clients that have none stored.
+
+  The arrays have any shape, and any dtype but object, the same for all clients.
+  A client with several arrays, such as a model and a control variate, has one
+  in each of several stores.
 
   A store is a value: `updated` returns a new one, which shares all unchanged
-  models, and leaves the old one as it was. It takes space only for clients that
-  participated. Threads may read it. `create` makes one.
+  arrays, and leaves the old one as it was. It takes space only for clients with
+  a stored array. Threads may read it. `create` makes one.
 
   Args:
-    initial: client -> its initial model, drawn on every access.
-    backend: stores the models; in memory by default.
+    initial: client -> its initial array, drawn on every access.
+    backend: stores the arrays; in memory by default.
   """
 
   def __init__(
@@ -53,153 +65,198 @@ class ClientStore:
   ):
     self._initial = initial
     self._backend = backend or _Memory()
-    self._handles: dict[int, Any] = {}
+    self._handles: dict[int, Handle] = {}
     self._versions: dict[int, int] = {}
 
   def __getitem__(self, k: int) -> np.ndarray:
     handle = self._handles.get(k)
-    return self._initial(k) if handle is None else self._backend.get(handle)
+    return self._initial(k) if handle is None else handle.read()
 
   def __len__(self) -> int:
     return len(self._handles)
 
-  def updated(self, models: Mapping[int, np.ndarray]) -> 'ClientStore':
-    """Returns the store with the new models of some clients."""
+  def put(self, array: np.ndarray) -> Handle:
+    """Stores an array for `updated`; it takes space while the handle exists."""
+    if array.dtype.hasobject:
+      raise ValueError(f'an array has dtype {array.dtype}')
+    return self._backend.put(array)
+
+  def updated(self, arrays: Mapping[int, np.ndarray | Handle]) -> 'ClientStore':
+    """Returns the store with new arrays of some clients.
+
+    Args:
+      arrays: client -> its array, or a handle that `put` returned.
+    """
     new = ClientStore(self._initial, self._backend)
-    handles = {k: self._backend.put(model) for k, model in models.items()}
+    handles = {k: self._handle(array) for k, array in arrays.items()}
     new._handles = self._handles | handles
-    new._versions = self._versions | dict.fromkeys(models, _new_version())
+    new._versions = self._versions | dict.fromkeys(arrays, _new_version())
     return new
+
+  def on(
+    self, kind: str, directory: str | os.PathLike[str] | None = None
+  ) -> 'ClientStore':
+    """Returns a store of another kind that has the initial arrays only.
+
+    Args:
+      kind: see `create`.
+      directory: see `create`.
+    """
+    return create(kind, self._initial, directory)
 
   @property
   def versions(self) -> Mapping[int, int]:
-    """Client that participated -> a number unique to its model.
+    """Client with a stored array -> a number unique to that array.
 
-    Unlike the store it keeps no model alive.
+    Unlike the store it keeps no array alive.
     """
     return self._versions
 
   def changed_since(self, versions: Mapping[int, int] | None) -> list[int]:
-    """Returns the sorted clients whose model differs from another store's.
+    """Returns the sorted clients whose array differs from another store's.
 
     Args:
-      versions: of the other store; None for a store without participants.
+      versions: of the other store; None for a store of initial arrays.
     """
     before = versions or {}
     return sorted(k for k, v in self._versions.items() if before.get(k) != v)
 
   def to_arrays(self) -> dict[str, np.ndarray]:
-    """Returns the participants [r] and their models [r, P]."""
+    """Returns `ids` [r] and `arrays` [r, ...], of clients with a stored one."""
     ids = sorted(self._handles)
-    models = [self[k] for k in ids]
+    arrays = [self[k] for k in ids]
     return {
-      'client_ids': np.asarray(ids, np.int64),
-      'client_models': np.stack(models) if models else np.zeros((0, 0)),
+      'ids': np.asarray(ids, np.int64),
+      'arrays': np.stack(arrays) if arrays else np.zeros((0, 0)),
     }
+
+  def _handle(self, array: np.ndarray | Handle) -> Handle:
+    if isinstance(array, np.ndarray):
+      return self.put(array)
+    if getattr(array, 'backend', None) is not self._backend:
+      raise ValueError(f'{array!r:.60} is no array and no handle of this store')
+    return array
 
 
 def create(
   kind: str,
   initial: Callable[[int], np.ndarray],
-  size: int,
-  dtype: Any,
   directory: str | os.PathLike[str] | None = None,
 ) -> ClientStore:
-  """Creates a store without participants.
+  """Creates a store of initial arrays.
 
   Args:
     kind: 'ram', or 'mmap' for a temporary file, which takes disk space instead
-      of memory and disappears when the process ends, even if it is killed.
-    initial: client -> its initial model.
-    size: P, the length of a model.
-    dtype: of a model.
-    directory: of the file; it must exist when the first model is stored. None
+      of memory and disappears when the process ends, even if it is killed. Its
+      first array determines shape and dtype of the others.
+    initial: client -> its initial array.
+    directory: of the file; it must exist when the first array is stored. None
       is the system's temporary directory.
   """
   if validation.choice('client_store', kind, choices.CLIENT_STORES) == 'ram':
     return ClientStore(initial)
-  return ClientStore(initial, _MappedFile(size, np.dtype(dtype), directory))
+  return ClientStore(initial, _MappedFile(directory))
+
+
+class _Array:
+  """A handle of an array in memory."""
+
+  __slots__ = ('_array', 'backend')
+
+  def __init__(self, array: np.ndarray, backend: Backend):
+    is_view = isinstance(array.base, np.ndarray)  # would keep its base alive
+    self._array = array.copy() if is_view else array
+    self.backend = backend
+
+  def read(self) -> np.ndarray:
+    return self._array
 
 
 class _Memory:
-  """Stores models in memory."""
+  """Stores arrays in memory."""
 
-  def put(self, model: np.ndarray) -> np.ndarray:
-    is_view = isinstance(model.base, np.ndarray)  # would keep its base alive
-    return model.copy() if is_view else model
-
-  def get(self, handle: np.ndarray) -> np.ndarray:
-    return handle
+  def put(self, array: np.ndarray) -> Handle:
+    return _Array(array, self)
 
 
 class _Slot:
   """A slot of the file, freed with the last reference to this object."""
 
-  __slots__ = ('_free', 'number')
+  __slots__ = ('backend', 'number')
 
-  def __init__(self, number: int, free: list[int]):
+  def __init__(self, number: int, backend: '_MappedFile'):
     self.number = number
-    self._free = free
+    self.backend = backend
 
   def __del__(self) -> None:
-    self._free.append(self.number)  # atomic: may run at any time, in any thread
+    # Atomic: may run at any time, in any thread.
+    self.backend.free.append(self.number)
+
+  def read(self) -> np.ndarray:
+    with self.backend.row(self.number) as row:
+      return row.copy()
 
 
 class _MappedFile:
-  """Stores models in an unnamed file, mapped in segments as it grows.
+  """Stores arrays in an unnamed file, mapped in segments as it grows.
 
   Accessed pages are dropped from the process's memory at once; they stay in the
-  system's cache and in the file. A forked child must not store models.
+  system's cache and in the file. A forked child must not store arrays.
   """
 
-  def __init__(
-    self,
-    size: int,
-    dtype: np.dtype,
-    directory: str | os.PathLike[str] | None,
-  ):
-    self._size = size
-    self._dtype = dtype
+  def __init__(self, directory: str | os.PathLike[str] | None):
     self._directory = tempfile.gettempdir() if directory is None else directory
-    self._row_bytes = size * dtype.itemsize
-    self._rows = max(1, _SEGMENT_BYTES // self._row_bytes)  # in a segment
+    self._type: tuple[tuple[int, ...], np.dtype] | None = None
+    self._row_bytes = self._rows = 0  # of an array; in a segment
     self._file: Any = None
     self._segments: list[mmap.mmap] = []
     self._used = 0  # slots ever used
-    self._free: list[int] = []  # slots free again
+    self.free: list[int] = []  # slots free again
     self._growing = threading.Lock()
 
-  def put(self, model: np.ndarray) -> _Slot:
-    if model.shape != (self._size,):
-      raise ValueError(f'a model has shape {model.shape}, not ({self._size},)')
+  def put(self, array: np.ndarray) -> Handle:
+    self._check(array)
+    if not array.nbytes:
+      return _Array(array, self)
     slot = self._take()
-    with self._row(slot) as row:
-      np.copyto(row, model, casting='equiv')
+    with self.row(slot.number) as row:
+      row[...] = array
     return slot
 
-  def get(self, handle: _Slot) -> np.ndarray:
-    with self._row(handle) as row:
-      return row.copy()
-
   @contextlib.contextmanager
-  def _row(self, slot: _Slot) -> Iterator[np.ndarray]:
+  def row(self, number: int) -> Iterator[np.ndarray]:
     """Maps a slot of the file."""
-    segment, row = divmod(slot.number, self._rows)
+    assert self._type is not None
+    segment, row = divmod(number, self._rows)
     mapped, start = self._segments[segment], row * self._row_bytes
-    yield np.ndarray(self._size, self._dtype, mapped, start)
+    yield np.ndarray(*self._type, mapped, start)
     if hasattr(mmap, 'MADV_DONTNEED'):
       mapped.madvise(mmap.MADV_DONTNEED)  # also drops what was read ahead
+
+  def _check(self, array: np.ndarray) -> None:
+    """Refuses an array of another type than the first one's."""
+    with self._growing:
+      if self._type is None:
+        self._type = array.shape, array.dtype
+        self._row_bytes = array.nbytes
+        self._rows = max(1, _SEGMENT_BYTES // max(1, array.nbytes))
+    if (array.shape, array.dtype) != self._type:
+      shape, dtype = self._type
+      raise ValueError(
+        f'an array is {array.dtype} {list(array.shape)}, but the others of the '
+        f'store are {dtype} {list(shape)}'
+      )
 
   def _take(self) -> _Slot:
     """Returns a free slot."""
     with contextlib.suppress(IndexError):
-      return _Slot(self._free.pop(), self._free)
+      return _Slot(self.free.pop(), self)
     with self._growing:
       number = self._used
       if number == len(self._segments) * self._rows:
         self._grow()
       self._used += 1
-    return _Slot(number, self._free)
+    return _Slot(number, self)
 
   def _grow(self) -> None:
     """Appends a segment to the file."""
@@ -225,7 +282,7 @@ class _MappedFile:
       os.ftruncate(number, count * length)
       raise OSError(
         error.errno,
-        f"no space for {length / 1e6:.0f} MB more of clients' models "
+        f"no space for {length / 1e6:.0f} MB more of clients' arrays "
         f'({error.strerror})',
         os.fspath(self._directory),
       ) from error

@@ -66,8 +66,9 @@ class FederatedProcess:
     jit_compile: 'auto', 'true' or 'false': whether XLA compiles local training.
     device: 'auto', 'cpu', 'gpu' (all GPUs) or one such as 'gpu:1'.
     stack: how many clients 'vectorized' stacks; by memory if None.
-    client_store: where clients' models are kept between rounds: 'ram', or
-      'mmap' for a temporary file, for populations larger than the memory.
+    client_store: where clients' models, and an aggregator's arrays of each
+      client, are kept between rounds: 'ram', or 'mmap' for a temporary file,
+      for populations larger than the memory.
     store_dir: the directory of that file; the system's by default.
     attack: what malicious clients do, if there are any; see `attacks`.
     from_logits: whether the model's outputs are logits. By default the loss of
@@ -129,7 +130,9 @@ class FederatedProcess:
     if algorithm.driver is not None:
       self._rounds = algorithm.driver.bind(self._trainer, self._rules)
     memory = self._rules.aggregate.init(self.model.layout)
-    self._memory_shapes = {name: array.shape for name, array in memory.items()}
+    self._memory_shapes = {
+      name: getattr(value, 'shape', None) for name, value in memory.items()
+    }
     if algorithm.driver is None:
       checked.check_broadcast(self._rules, self.model.layout)
 
@@ -148,7 +151,10 @@ class FederatedProcess:
         name: client_store.create(self._client_store, values, self._store_dir)
         for name, values in {'z': initial, **self._initial_arrays()}.items()
       },
-      memory=self._rules.aggregate.init(self.model.layout),
+      memory={
+        name: self._moved(value)
+        for name, value in self._rules.aggregate.init(self.model.layout).items()
+      },
     )
 
   def next(self, state: FederatedState) -> tuple[FederatedState, RoundMetrics]:
@@ -236,8 +242,13 @@ class FederatedProcess:
 
   def _check(self, state: FederatedState) -> None:
     """Refuses a state of another process."""
-    num_clients, shapes = self.clients.num_clients, self._memory_shapes
-    state_lib.check(state, self.model_of, num_clients, shapes)
+    state_lib.check(
+      state,
+      self.model_of,
+      self.clients.num_clients,
+      ('z', *self._initial_arrays()),
+      self._memory_shapes,
+    )
     if self.algorithm.shared_start and state.z_bar is None:
       hint = 'this algorithm starts from a global model'
       raise errors.InputError('state', 'without z_bar', hint)
@@ -294,6 +305,13 @@ class FederatedProcess:
 
     arrays = self._rules.client_work.init(self.model.layout)
     return {name: constant(array) for name, array in arrays.items()}
+
+  def _moved(self, value: Any) -> Any:
+    """Moves a `ClientStore` of an aggregator to this process's kind."""
+    if not isinstance(value, client_store.ClientStore):
+      return value
+    arrays = {k: value[k] for k in value.versions}
+    return value.on(self._client_store, self._store_dir).updated(arrays)
 
   def _metrics(
     self, received: algorithm_lib.Arrays, output: client_trainer.CohortOutput

@@ -1,6 +1,6 @@
 """The state of a run between rounds, and the metrics of a round."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,15 +16,16 @@ class FederatedState(NamedTuple):
     seed: of all random draws.
     t: the number of finished rounds.
     z_bar: the global model [P], None before the first upload.
-    clients: name -> what each client keeps; 'z' are the clients' own models.
-    memory: the aggregator's memory.
+    clients: what clients keep: name -> one array of each client. `z` has their
+      own models.
+    memory: the aggregator's memory, see `algorithm.Memory`.
   """
 
   seed: int
   t: int
   z_bar: np.ndarray | None
   clients: dict[str, client_store.ClientStore]
-  memory: dict[str, np.ndarray]
+  memory: dict[str, Any]
 
   @property
   def client_models(self) -> client_store.ClientStore:
@@ -74,7 +75,8 @@ def check(
   state: Any,
   model_of: Callable[['FederatedState'], Any],
   num_clients: int,
-  memory: Mapping[str, tuple[int, ...]],
+  clients: Collection[str],
+  memory: Mapping[str, tuple[int, ...] | None],
 ) -> None:
   """Refuses what is not a state of this process.
 
@@ -82,8 +84,9 @@ def check(
     state: what the user gave.
     model_of: state -> the `FlatModel` of the shape of its z̄.
     num_clients: n.
-    memory: the shapes of the aggregator's initial memory. Arrays named `ids`
-      hold clients; axes of length P keep that length.
+    clients: the names of what clients keep.
+    memory: the shapes of the aggregator's initial memory, None for a store.
+      Arrays named `ids` hold clients; axes of length P keep that length.
   """
 
   def refuse(what: str, hint: str) -> None:
@@ -94,10 +97,9 @@ def check(
     refuse(type(state).__name__, 'is not a FederatedState')
   validation.integer('state.seed', state.seed, low=0)
   validation.integer('state.t', state.t, low=0)
-  if not isinstance(state.client_models, client_store.ClientStore):
-    refuse('client_models', 'is not a ClientStore')
-  if not isinstance(state.memory, Mapping):
-    refuse('memory', 'is not a dict')
+  for name, value in ('clients', state.clients), ('memory', state.memory):
+    if not isinstance(value, Mapping):
+      refuse(name, 'is not a dict')
   model, z_bar = model_of(state), state.z_bar
   size, dtype = model.size, model.dtype
   if z_bar is not None:
@@ -108,15 +110,28 @@ def check(
       refuse(actual, f'is of another model, not of {np.dtype(dtype)} [{size}]')
     if not np.isfinite(z_bar).all():
       refuse('z_bar', 'is not finite')
-  known = [max(state.client_models.versions, default=-1)]
+  for name in clients:
+    if name not in state.clients:
+      refuse(f'clients without {name}', 'is of another algorithm')
+  stores = {f'clients {name}': value for name, value in state.clients.items()}
+  known = [-1]
   for name, shape in memory.items():
     array = state.memory.get(name)
-    if not isinstance(array, np.ndarray):
+    if array is None:
       refuse(f'memory without {name}', 'is of another aggregator')
+    if shape is None:
+      stores[f'memory {name}'] = array
+      continue
+    if not isinstance(array, np.ndarray):
+      refuse(f'memory {name}', 'is not an array')
     axes = zip(shape, array.shape, strict=False)
     if any(now != size for before, now in axes if before == size):
       refuse(f'memory {name} {list(array.shape)}', 'is of another model')
     if name.split('/')[-1] == 'ids' and array.size:
       known.append(int(array.max()))
+  for name, store in stores.items():
+    if not isinstance(store, client_store.ClientStore):
+      refuse(name, 'is not a ClientStore')
+    known.extend(store.versions)
   if max(known) >= num_clients:
     refuse(f'client {max(known)}', f'is of more than {num_clients} clients')

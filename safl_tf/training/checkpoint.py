@@ -11,25 +11,26 @@ form two chains in turn, and the newest two have no file in common: damage to
 any one file leaves one of them usable. With `keep=1` there is one chain, and
 the base is the last checkpoint.
 
-A data file contains those clients' models, `client_ids` [c] and `client_models`
-[c, P], that changed since the base. The manifest lists under `files`, oldest
-first, the earlier data files with the other models, and its own data file; the
-last occurrence of a model is valid. A data file is kept while a checkpoint
-needs it. A checkpoint has all models, and needs no earlier file,
+A data file contains, for each store of clients' arrays, such as their models,
+the clients `NAME/ids` [c] and arrays `NAME/arrays` [c, ...] that changed since
+the base. The manifest lists under `files`, oldest first, the earlier data files
+with the other clients' arrays, and its own data file; the last occurrence of an
+array is valid. A data file is kept while a checkpoint needs it. A checkpoint
+has the arrays of all clients, and needs no earlier file,
 
-- if at least half of the models changed since the base,
+- if at least half of the bytes of clients' arrays changed since the base,
 - if its files together would be twice as large as that one file,
 - if it would need more than `_MAX_FILES` files, or
 - if this process has neither saved nor restored the base, as in the first
   checkpoint of a resumed run with `keep` of 2 or more.
 
 So in a run in which all clients participate, each checkpoint is independent. In
-other runs a chain gets at most twice the models that changed since its last
-checkpoint (plus 1/200 of all models), and a checkpoint's files are at most
-twice as large as all models. The second chain at most doubles both.
+other runs a chain gets at most twice the arrays that changed since its last
+checkpoint (plus 1/200 of all), and a checkpoint's files are at most twice as
+large as all arrays. The second chain at most doubles both.
 
-The manifest also has the offset and SHA-256 of each other array, so that the
-global model can be read without the clients' models.
+The manifest also has the dtype of each store, and the offset and SHA-256 of
+each other array, so that the global model can be read without the stores.
 """
 
 import hashlib
@@ -53,12 +54,12 @@ _MAX_FILES = 200
 
 
 class Restored(NamedTuple):
-  """A checkpoint of a round; `client_models` only if requested."""
+  """A checkpoint of a round; `stores` is empty unless requested."""
 
   round_number: int
   arrays: dict[str, np.ndarray]
   meta: dict[str, Any]
-  client_models: client_store.ClientStore | None
+  stores: dict[str, client_store.ClientStore]
 
 
 class _Base(NamedTuple):
@@ -66,7 +67,7 @@ class _Base(NamedTuple):
 
   round_number: int
   files: list[checkpoint_io.File]
-  versions: Mapping[int, int]
+  versions: dict[str, Mapping[int, int]]  # of each store
 
 
 class Checkpoints:
@@ -93,7 +94,7 @@ class Checkpoints:
     round_number: int,
     arrays: Mapping[str, np.ndarray],
     meta: Mapping[str, Any],
-    client_models: client_store.ClientStore,
+    stores: checkpoint_io.Stores,
   ) -> int:
     """Writes a checkpoint, then deletes those beyond `keep`.
 
@@ -101,7 +102,7 @@ class Checkpoints:
       round_number: a round after all rounds with a checkpoint.
       arrays: named arrays of any shape and any dtype but object.
       meta: JSON values; tuples are restored as lists, keys as strings.
-      client_models: the clients' models.
+      stores: named stores of clients' arrays.
 
     Returns the number of bytes written.
     """
@@ -113,15 +114,16 @@ class Checkpoints:
     os.makedirs(self.folder, exist_ok=True)
     atomic_io.remove_leftovers(self.folder)
 
-    base = self._find_base(arrays, client_models)
-    ids = client_models.changed_since(base and base.versions)
+    base = self._find_base(arrays, stores)
+    ids = _changed(stores, base)
     data_path = self._path(round_number, 'npz')
-    file, entries = checkpoint_io.write(data_path, arrays, client_models, ids)
+    file, entries, dtypes = checkpoint_io.write(data_path, arrays, stores, ids)
     manifest = {
       'format': hparams_lib.FORMAT,
       'round': round_number,
       'files': [*(base.files if base else ()), file],
       'arrays': entries,
+      'stores': dtypes,
       'meta': meta,
     }
     manifest = json.loads(atomic_io.to_json(manifest, None))  # as when read
@@ -129,14 +131,14 @@ class Checkpoints:
     path = self._path(round_number, 'json')
     atomic_io.write_json(path, manifest)
 
-    saved = _Base(round_number, manifest['files'], client_models.versions)
+    saved = _Base(round_number, manifest['files'], _versions(stores))
     self._bases = [*self._bases[-1:], saved]
     self._delete_old()
     return file['bytes'] + os.path.getsize(path)
 
   def restore_latest(
     self,
-    client_models: client_store.ClientStore | None = None,
+    stores: checkpoint_io.Stores | None = None,
     repair: bool = True,
   ) -> Restored | None:
     """Reads the newest intact checkpoint; returns None if there is none.
@@ -146,15 +148,15 @@ class Checkpoints:
     start again.
 
     Args:
-      client_models: the store before the first round, to restore the clients'
-        models to. Without it, they are neither read nor verified.
+      stores: all stores, as before the first round, to restore the clients'
+        arrays to. Without them, these are neither read nor verified.
       repair: whether to rename; must be False if another process may be
         training here.
     """
     corrupt: dict[int, checkpoint_io.CorruptError] = {}
     for number in reversed(self.rounds()):
       try:
-        restored = self._read(number, client_models)
+        restored = self._read(number, stores)
       except checkpoint_io.CorruptError as error:
         corrupt[number] = error
         continue
@@ -180,25 +182,27 @@ class Checkpoints:
   def _find_base(
     self,
     arrays: Mapping[str, np.ndarray],
-    client_models: client_store.ClientStore,
+    stores: checkpoint_io.Stores,
   ) -> _Base | None:
-    """Returns the base of the next checkpoint; None if it has all models."""
+    """Returns the base of the next checkpoint; None if it has all clients."""
     chains = min(self.keep, 2)
     bases = self._bases[-chains:]
     newest = self.rounds()[-chains:]
     if len(bases) < chains or newest != [base.round_number for base in bases]:
       return None  # not the newest on disk
     base = bases[0]
-    if base.versions.keys() - client_models.versions.keys():
-      return None  # not an ancestor of this state
-    count = len(client_models)
-    changed = len(client_models.changed_since(base.versions))
-    if 2 * changed >= count or len(base.files) >= _MAX_FILES:
+    if base.versions.keys() != stores.keys():
       return None
-    model = client_models[next(iter(client_models.versions))].nbytes
+    for name, store in stores.items():
+      if base.versions[name].keys() - store.versions.keys():
+        return None  # not an ancestor of this state
+    total = _bytes(stores, _changed(stores, None))
+    changed = _bytes(stores, _changed(stores, base))
+    if 2 * changed >= total or len(base.files) >= _MAX_FILES:
+      return None
     rest = sum(array.nbytes for array in arrays.values())
     earlier = sum(file['bytes'] for file in base.files)
-    if earlier + rest + changed * model > 2 * (rest + count * model):
+    if earlier + rest + changed > 2 * (rest + total):
       return None
     try:
       for file in base.files:
@@ -208,21 +212,25 @@ class Checkpoints:
     return base
 
   def _read(
-    self, number: int, client_models: client_store.ClientStore | None
+    self, number: int, initial: checkpoint_io.Stores | None
   ) -> Restored:
     """Reads and verifies the checkpoint of a round."""
     manifest = self._read_manifest(number)
     files = manifest['files']
     entries = manifest['arrays']
     arrays = checkpoint_io.read_arrays(self.folder, files[-1], entries)
-    if client_models is not None:
+    stores = dict(initial or {})
+    if initial is not None:
+      dtypes = manifest['stores']
+      if stores.keys() != dtypes.keys():
+        raise ValueError(f'stores are {sorted(dtypes)}, not {sorted(stores)}')
       for file in files:
         checkpoint_io.verify(self.folder, file)
       for file in files:
-        for models in checkpoint_io.read_models(self.folder, file):
-          client_models = client_models.updated(models)
-      self._bases = [_Base(number, files, client_models.versions)]
-    return Restored(number, arrays, manifest['meta'], client_models)
+        for name, piece in checkpoint_io.read_stores(self.folder, file, dtypes):
+          stores[name] = stores[name].updated(piece)
+      self._bases = [_Base(number, files, _versions(stores))]
+    return Restored(number, arrays, manifest['meta'], stores)
 
   def _delete_old(self) -> None:
     """Deletes checkpoints beyond `keep`, and data files that none needs."""
@@ -270,6 +278,29 @@ class Checkpoints:
       return []
     matches = map(_NAME.fullmatch, os.listdir(self.folder))
     return sorted(int(m[1]) for m in matches if m and m[2] == kind)
+
+
+def _versions(stores: checkpoint_io.Stores) -> dict[str, Mapping[int, int]]:
+  return {name: store.versions for name, store in stores.items()}
+
+
+def _changed(
+  stores: checkpoint_io.Stores, base: _Base | None
+) -> dict[str, list[int]]:
+  """Returns the clients of each store that changed; all without a base."""
+  return {
+    name: store.changed_since(base and base.versions[name])
+    for name, store in stores.items()
+  }
+
+
+def _bytes(stores: checkpoint_io.Stores, ids: Mapping[str, list[int]]) -> int:
+  """Returns the size of some clients' arrays."""
+  return sum(
+    len(ids[name]) * store[ids[name][0]].nbytes
+    for name, store in stores.items()
+    if ids[name]
+  )
 
 
 def _checksum(manifest: dict[str, Any]) -> str:

@@ -1,13 +1,14 @@
 """Data files of checkpoints, written in one pass and read in pieces.
 
-A data file is an .npz that NumPy can read. It contains arrays of any name, the
-ids of some clients, `client_ids` [c], and their models, `client_models` [c, P].
-The models are never all in memory at once.
+A data file is an .npz that NumPy can read. It contains arrays of any name and,
+for each store, the ids of some clients, `NAME/ids` [c], and their arrays,
+`NAME/arrays` [c, ...]. The arrays of a store are never all in memory at once.
 """
 
 import errno
 import hashlib
 import io
+import math
 import os
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -18,10 +19,11 @@ import numpy as np
 from safl_tf.core import client_store
 from safl_tf.util import atomic_io
 
-_IDS, _MODELS = 'client_ids.npy', 'client_models.npy'
+_IDS, _ARRAYS = '/ids.npy', '/arrays.npy'  # after the name of a store
 _PIECE_BYTES = 64 << 20
 
-File = dict[str, Any]  # name, bytes, sha256 and model_dtype
+File = dict[str, Any]  # name, bytes and sha256
+Stores = Mapping[str, client_store.ClientStore]
 
 
 class CorruptError(Exception):
@@ -31,15 +33,15 @@ class CorruptError(Exception):
 def write(
   path: str,
   arrays: Mapping[str, np.ndarray],
-  client_models: client_store.ClientStore,
-  ids: list[int],
-) -> tuple[File, dict[str, Any]]:
-  """Writes arrays of any dtype but object, and the models of some clients.
+  stores: Stores,
+  ids: Mapping[str, list[int]],
+) -> tuple[File, dict[str, Any], dict[str, str]]:
+  """Writes arrays of any dtype but object, and some clients' of each store.
 
-  Returns the file's entry for the manifest, and that of each array.
+  Returns entries for the manifest: the file's, each array's, and the name of
+  each store's dtype.
   """
-  some_id = next(iter(client_models.versions), None)
-  like = np.zeros(0) if some_id is None else client_models[some_id]
+  dtypes = {}
   with atomic_io.replacing(path) as file:
     writer: Any = _HashingWriter(file)  # implements what zipfile needs
     with zipfile.ZipFile(writer, 'w', zipfile.ZIP_STORED) as archive:
@@ -47,15 +49,17 @@ def write(
         name: _write_array(writer, archive, f'{name}.npy', array)
         for name, array in arrays.items()
       }
-      _write_array(writer, archive, _IDS, np.array(ids, np.int64))
-      _write_models(archive, client_models, ids, like)
+      for name, store in stores.items():
+        saved = np.array(ids[name], np.int64)
+        _write_array(writer, archive, name + _IDS, saved)
+        dtype = _write_clients(archive, name, store, ids[name])
+        dtypes[name] = dtype.name
   entry = {
     'name': os.path.basename(path),
     'bytes': writer.bytes,
     'sha256': writer.hash.hexdigest(),
-    'model_dtype': like.dtype.name,
   }
-  return entry, entries
+  return entry, entries, dtypes
 
 
 def check_size(folder: str, file: File) -> str:
@@ -96,8 +100,16 @@ def read_arrays(
   return arrays
 
 
-def read_models(folder: str, file: File) -> Iterator[dict[int, np.ndarray]]:
-  """Yields the models of a verified file in pieces, by client."""
+def read_stores(
+  folder: str, file: File, dtypes: Mapping[str, str]
+) -> Iterator[tuple[str, dict[int, np.ndarray]]]:
+  """Yields the stores of a verified file in pieces: name, arrays by client.
+
+  Args:
+    folder: of the file.
+    file: its entry.
+    dtypes: the names of the stores' dtypes.
+  """
   path = os.path.join(folder, file['name'])
   try:
     opened = zipfile.ZipFile(path)
@@ -108,19 +120,23 @@ def read_models(folder: str, file: File) -> Iterator[dict[int, np.ndarray]]:
     with atomic_io.naming(path):
       raise cause from None
   with opened as archive:
-    with archive.open(_IDS) as member:
-      ids = np.lib.format.read_array(member, allow_pickle=False).tolist()
-    with archive.open(_MODELS) as member:
-      np.lib.format.read_magic(member)
-      (_, size), _, stored = np.lib.format.read_array_header_1_0(member)
-      dtype = _dtype(stored, file['model_dtype'])
-      length = size * dtype.itemsize
-      step = max(1, _PIECE_BYTES // max(1, length))
-      for i in range(0, len(ids), step):
-        yield {  # each with its own memory, so that each can be freed
-          k: np.frombuffer(member.read(length), dtype)
-          for k in ids[i : i + step]
-        }
+    for name, dtype_name in dtypes.items():
+      with archive.open(name + _IDS) as member:
+        ids = np.lib.format.read_array(member, allow_pickle=False).tolist()
+      with archive.open(name + _ARRAYS) as member:
+        np.lib.format.read_magic(member)
+        (_, *shape), _, stored = np.lib.format.read_array_header_1_0(member)
+        dtype = _dtype(stored, dtype_name)
+        length = math.prod(shape) * dtype.itemsize
+        step = max(1, _PIECE_BYTES // max(1, length))
+        for i in range(0, len(ids), step):
+          yield (
+            name,
+            {  # each with its own memory, so that each can be freed
+              k: np.ndarray(shape, dtype, member.read(length))
+              for k in ids[i : i + step]
+            },
+          )
 
 
 class _HashingWriter:
@@ -158,25 +174,28 @@ def _write_array(
   }
 
 
-def _write_models(
+def _write_clients(
   archive: zipfile.ZipFile,
-  client_models: client_store.ClientStore,
+  name: str,
+  store: client_store.ClientStore,
   ids: list[int],
-  like: np.ndarray,
-) -> None:
-  """Adds the array of models, all with the shape and dtype of `like`."""
+) -> np.dtype:
+  """Adds some clients' arrays of a store; returns their dtype."""
+  some_id = next(iter(store.versions), None)
+  like = np.zeros(0) if some_id is None else store[some_id]
   header = {
     'descr': np.lib.format.dtype_to_descr(like.dtype),
     'fortran_order': False,
-    'shape': (len(ids), like.size),
+    'shape': (len(ids), *like.shape),
   }
-  with archive.open(_MODELS, 'w', force_zip64=True) as member:
+  with archive.open(name + _ARRAYS, 'w', force_zip64=True) as member:
     np.lib.format.write_array_header_1_0(member, header)
     for k in ids:
-      model = client_models[k]
-      if (model.shape, model.dtype) != (like.shape, like.dtype):
-        raise ValueError(f'the model of client {k} has another type')
-      member.write(model.tobytes())
+      array = store[k]
+      if (array.shape, array.dtype) != (like.shape, like.dtype):
+        raise ValueError(f'{name} of client {k} has another type')
+      member.write(array.tobytes())
+  return like.dtype
 
 
 def _dtype(stored: np.dtype, name: str) -> np.dtype:

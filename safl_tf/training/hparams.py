@@ -14,7 +14,7 @@ from safl_tf import version
 from safl_tf.util import atomic_io, errors
 
 # Format of run directories; written to hparams.json and to checkpoints.
-FORMAT = 4
+FORMAT = 5
 
 _FILE = 'hparams.json'
 _PACKAGES = ('tensorflow', 'keras', 'numpy', 'tensorflow-datasets')

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from absl import logging
 
+from safl_tf.core import client_store
 from safl_tf.training import checkpoint, metrics_log
 from safl_tf.training import hparams as hparams_lib
 from safl_tf.util import atomic_io, errors, output_folder
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
-_MEMORY = 'memory/'  # prefix of the names of the aggregator's arrays
+# Prefixes of the names of a state's arrays and stores.
+_CLIENTS, _MEMORY = 'clients/', 'memory/'
 _LARGE_BYTES, _LONG_SECONDS = 100e6, 5.0
 
 # Flags that may change when a run is resumed: results do not depend on them, or
@@ -189,7 +191,7 @@ class RunDirectory:
   ) -> tuple['process.FederatedState', list[Row]]:
     """Restores the newest intact state, or `initial`, and its history."""
     try:
-      restored = self._checkpoints.restore_latest(initial.client_models)
+      restored = self._checkpoints.restore_latest(_stores(initial))
     except errors.InputError as error:
       raise self._error(error.hint) from error
     if restored is None:
@@ -198,19 +200,15 @@ class RunDirectory:
     self._update_hparams(saved_round=restored.round_number)
     with _warning_of_damage():
       metrics_log.read_csv(self.path / 'metrics.csv')
-    assert restored.client_models is not None
     arrays, history = restored.arrays, restored.meta['history']
+    everything = {**arrays, **restored.stores}
     self._log.start(history)
     state = initial._replace(
       seed=restored.meta['seed'],
       t=restored.meta['t'],
       z_bar=arrays.get('z_bar'),
-      client_models=restored.client_models,
-      memory={
-        name.removeprefix(_MEMORY): array
-        for name, array in arrays.items()
-        if name.startswith(_MEMORY)
-      },
+      clients=_below(_CLIENTS, everything),
+      memory=_below(_MEMORY, everything),
     )
     return state, history
 
@@ -226,11 +224,13 @@ class RunDirectory:
     if state.t == self._done:
       return
     start = time.perf_counter()
-    arrays = {_MEMORY + name: array for name, array in state.memory.items()}
-    if state.z_bar is not None:
-      arrays = {'z_bar': state.z_bar, **arrays}
+    stores = _stores(state)
+    arrays = {} if state.z_bar is None else {'z_bar': state.z_bar}
+    for name, value in state.memory.items():
+      if _MEMORY + name not in stores:
+        arrays[_MEMORY + name] = value
     meta = {'seed': state.seed, 't': state.t, 'history': history}
-    size = self._checkpoints.save(state.t, arrays, meta, state.client_models)
+    size = self._checkpoints.save(state.t, arrays, meta, stores)
     self._update_hparams(saved_round=state.t)
     seconds = time.perf_counter() - start
     large = size > _LARGE_BYTES or seconds > _LONG_SECONDS
@@ -290,6 +290,28 @@ class RunDirectory:
 
   def _error(self, hint: str) -> errors.InputError:
     return errors.InputError(self._argument, self.path, hint)
+
+
+def _stores(
+  state: 'process.FederatedState',
+) -> dict[str, client_store.ClientStore]:
+  """Returns the stores of a state by the names they have in checkpoints."""
+  clients = {_CLIENTS + name: store for name, store in state.clients.items()}
+  memory = {
+    _MEMORY + name: value
+    for name, value in state.memory.items()
+    if isinstance(value, client_store.ClientStore)
+  }
+  return {**clients, **memory}
+
+
+def _below(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns the values whose names have a prefix, without it."""
+  return {
+    name.removeprefix(prefix): value
+    for name, value in values.items()
+    if name.startswith(prefix)
+  }
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from safl_tf.algorithms import registry
 from safl_tf.core import client_config, process
 from safl_tf.training import loop
 from safl_tf.util import choices
-from tests import tiny
+from tests import memories, tiny
 
 SIZES = (40, 33, 51, 27)
 CONFIG = client_config.LocalConfig(learning_rate=0.01, batch_size=20)
@@ -55,7 +55,8 @@ def rounds(trainer, state, count):
 def bits(state):
   """All that a state is made of."""
   z_bar = None if state.z_bar is None else state.z_bar.tobytes()
-  memory = {name: a.tobytes() for name, a in state.memory.items()}
+  arrays = memories.to_arrays(state.memory)
+  memory = {name: array.tobytes() for name, array in arrays.items()}
   own = {k: state.client_models[k].tobytes() for k in range(len(SIZES))}
   return state.seed, state.t, z_bar, memory, own
 

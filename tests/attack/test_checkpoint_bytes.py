@@ -7,6 +7,7 @@ import pytest
 from safl_tf.training import checkpoint
 from safl_tf.util import errors
 from tests.training import test_checkpoint as shared
+from tests.training import test_checkpoint_stores as several
 
 LAST = 5  # the checkpoints of round 5 and 4 need two or three files each
 PLACES = [0, 0.25, 0.5, 0.75, 1]  # of the flipped byte in the file
@@ -38,13 +39,13 @@ def flip(path, place, bit=4):
 def check_resumed(folder, keep):
   """The run goes on, and has the same models as if nothing had happened."""
   again = checkpoint.Checkpoints(folder, keep)
-  restored = again.restore_latest(shared.create())
+  restored = again.restore_latest({'z': shared.create()})
   assert restored.round_number >= LAST - 1
   shared.check(restored, restored.round_number)
-  client_models = restored.client_models
+  client_models = restored.stores['z']
   for t in range(restored.round_number + 1, LAST + 3):
     client_models = client_models.updated(shared.trained(t))
-    again.save(t, *shared.content(t), client_models)
+    again.save(t, *shared.content(t), {'z': client_models})
   shared.check(shared.restore(folder), LAST + 2)
 
 
@@ -83,6 +84,21 @@ def test_the_only_checkpoint_is_refused_and_kept(tmp_path, name, place):
     shared.restore(tmp_path)
   assert 'all checkpoints are corrupt' in caught.value.hint
   assert before == {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+
+
+@pytest.mark.parametrize('name', [f'{n}.npz' for n in (2, 3, 4, 5)])
+@pytest.mark.parametrize('place', PLACES)
+def test_files_with_several_stores(tmp_path, name, place):
+  rounds = [range(30), [1, 2], [3], [4], [5]]
+  whole, _ = several.save(tmp_path, rounds, keep=2)
+  assert shared.chain(tmp_path, 5) == [1, 3, 5]
+  flip(tmp_path / f'round_00000{name}', place)
+  restored = checkpoint.Checkpoints(tmp_path).restore_latest(several.create())
+  assert restored.round_number == (5 if name[0] in '24' else 4)
+  stores = restored.stores
+  for t in range(restored.round_number + 1, 6):
+    stores = several.updated(stores, t, rounds[t - 1])
+  several.check_same(stores, whole)
 
 
 @pytest.mark.attack

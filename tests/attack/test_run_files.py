@@ -63,12 +63,12 @@ DAMAGE = {
     (2, 'hparams.json must be a JSON object'),
   ),
   'hparams.json is cut': (
-    text('hparams.json', '{"format": 4,'),
+    text('hparams.json', '{"format": 5,'),
     (2, 'hparams.json cannot be parsed'),
     (2, 'hparams.json cannot be parsed'),
   ),
   'hparams.json is empty': (
-    text('hparams.json', '{"format": 4}'),
+    text('hparams.json', '{"format": 5}'),
     (2, 'hparams.json has no valid field identity'),
     (2, 'hparams.json has no valid field identity'),
   ),

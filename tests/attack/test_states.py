@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import safl_tf
+from safl_tf.core import client_store
 from safl_tf.training import run_directory
 from safl_tf.util import errors
 from tests import tiny, tiny_rounds
@@ -39,6 +40,12 @@ def state():
 def few(algorithm, rounds=1):
   """A state of six clients, for a process of three."""
   return algorithm, tiny.clients((20, 13, 31)), after(rounds, algorithm)
+
+
+def remembering(value, name='models'):
+  """A state of ASTW with something else in its memory."""
+  state = after(1, ASTW)
+  return state._replace(memory=state.memory | {name: value})
 
 
 def float64():
@@ -81,22 +88,39 @@ CHANGED = {
     'state=z_bar: is not finite',
   ),
   'models in a dict': (
-    lambda s: s._replace(client_models={}),
-    'state=client_models: is not a ClientStore',
+    lambda s: s._replace(clients={'z': {}}),
+    'state=clients z: is not a ClientStore',
+  ),
+  'models without a name': (
+    lambda s: s._replace(clients=s.client_models),
+    'state=clients: is not a dict',
+  ),
+  'no models': (
+    lambda s: s._replace(clients={}),
+    'state=clients without z: is of another algorithm',
+  ),
+  'more than models, in a dict': (
+    lambda s: s._replace(clients=s.clients | {'c': {}}),
+    'state=clients c: is not a ClientStore',
+  ),
+  'more than models, of more clients': (
+    lambda s: s._replace(clients=s.clients | {'c': UNKNOWN}),
+    'state=client 6: is of more than 6 clients',
   ),
   'no memory': (lambda s: s._replace(memory=None), 'state=memory: is not a'),
   'models of another size': (
     lambda s: s._replace(
-      client_models=s.client_models.updated({2: np.zeros(5, np.float32)})
+      clients={'z': s.client_models.updated({2: np.zeros(5, np.float32)})}
     ),
     r'state=a model of float32 \[5\] for client 2: ',
   ),
   'models of another type': (
-    lambda s: s._replace(client_models=s.client_models.updated({0: ZEROS})),
+    lambda s: s._replace(clients={'z': s.client_models.updated({0: ZEROS})}),
     r'state=a model of float64 \[63\] for client 0: ',
   ),
 }
 ZEROS = np.zeros(63)
+UNKNOWN = client_store.ClientStore(lambda k: ZEROS).updated({6: ZEROS})
 
 
 @pytest.mark.parametrize('executor', ['threads', 'vectorized', 'serial'])
@@ -154,6 +178,18 @@ OTHERS = {
       after(1, ADAM)._replace(memory=after(1, ADAM, tiny.functional).memory),
     ),
     r'state=memory m \[171\]: is of another model',
+  ),
+  'with uploads in an array': (
+    lambda: (ASTW, tiny_rounds.CLIENTS, remembering(np.zeros((6, 63)))),
+    'state=memory models: is not a ClientStore',
+  ),
+  'with an array in a store': (
+    lambda: (ASTW, tiny_rounds.CLIENTS, remembering(UNKNOWN, 'm')),
+    'state=memory m: is not an array',
+  ),
+  'with uploads of more clients': (
+    lambda: (ASTW, tiny_rounds.CLIENTS, remembering(UNKNOWN)),
+    'state=client 6: is of more than 6 clients',
   ),
   'without z_bar, for FedSGD': (
     lambda: (safl_tf.build_fed_sgd(), tiny_rounds.CLIENTS, after(0)),
@@ -293,7 +329,7 @@ ENDS = {
     trainer = tiny_rounds.make()
     state, _ = trainer.next(trainer.initialize())
     bad = state.client_models.updated({4: np.zeros(9, np.float32)})
-    trainer.next(state._replace(client_models=bad))
+    trainer.next(state._replace(clients={'z': bad}))
   """,
   'a rule that fails': """
     import dataclasses

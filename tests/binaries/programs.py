@@ -109,9 +109,17 @@ def metrics(run):
 
 def newest(run):
   """The arrays of the newest checkpoint, including those of clients."""
-  start = client_store.ClientStore(lambda k: None)
-  restored = checkpoint.Checkpoints(run / 'checkpoints').restore_latest(start)
-  return {**restored.arrays, **restored.client_models.to_arrays()}
+  saved = checkpoint.Checkpoints(run / 'checkpoints')
+  path = run / 'checkpoints' / f'round_{saved.rounds()[-1]:06d}.json'
+  names = json.loads(path.read_text())['stores']
+  empty = client_store.ClientStore(lambda k: None)
+  restored = saved.restore_latest(dict.fromkeys(names, empty))
+  arrays = {
+    f'{name}/{part}': array
+    for name, store in restored.stores.items()
+    for part, array in store.to_arrays().items()
+  }
+  return {**restored.arrays, **arrays}
 
 
 def snapshot(folder):

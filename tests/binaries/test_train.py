@@ -297,7 +297,7 @@ def test_export_that_fails(train, monkeypatch, error):
   assert 'Traceback' not in outcome.err
   assert f'files          {run}\n' in outcome.out
   assert [row['round'] for row in rows(run)] == [1, 2]
-  assert len(programs.newest(run)['client_ids']) == 4
+  assert len(programs.newest(run)['clients/z/ids']) == 4
   assert (run / 'plotted').exists()
   assert os.listdir(run / 'export') == ['.safl_tf']
 

@@ -2,6 +2,7 @@ import copy
 import gc
 import weakref
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -26,12 +27,12 @@ def row(*values):
 
 @pytest.fixture(params=['ram', 'mmap'])
 def start(request, tmp_path):
-  return client_store.create(request.param, Initial(), 3, np.float32, tmp_path)
+  return client_store.create(request.param, Initial(), tmp_path)
 
 
 def test_a_wrong_kind_is_refused():
   with pytest.raises(errors.InputError, match='one of ram, mmap'):
-    client_store.create('disk', Initial(), 3, np.float32)
+    client_store.create('disk', Initial())
 
 
 def test_initial_models_are_drawn_when_asked_for():
@@ -122,10 +123,10 @@ def test_to_arrays(start):
   random = np.random.default_rng(0)
   models = {k: random.normal(size=3).astype(np.float32) for k in (7, 0, 12)}
   arrays = start.updated(models).to_arrays()
-  np.testing.assert_array_equal(arrays['client_ids'], [0, 7, 12])
+  np.testing.assert_array_equal(arrays['ids'], [0, 7, 12])
   expected = np.stack([models[k] for k in (0, 7, 12)])
-  assert arrays['client_models'].tobytes() == expected.tobytes()
-  assert arrays['client_models'].dtype == np.float32
+  assert arrays['arrays'].tobytes() == expected.tobytes()
+  assert arrays['arrays'].dtype == np.float32
   assert [len(array) for array in start.to_arrays().values()] == [0, 0]
 
 
@@ -135,3 +136,86 @@ def test_a_shallow_copy_is_as_good(start):
   del clients
   copied.updated({2: row(2, 2, 2)})
   np.testing.assert_array_equal(copied[1], [1, 1, 1])
+
+
+ARRAYS = {
+  'a matrix': np.arange(12, dtype=np.float64).reshape(3, 4),
+  'a transposed matrix': np.arange(12, dtype=np.int16).reshape(3, 4).T,
+  'a number': np.array(7),
+  'nothing': np.zeros(0, np.float32),
+  'rows of nothing': np.zeros((4, 0), np.uint8),
+  'truth': np.array([True, False, True]),
+  'narrow numbers': np.array([[1.5, -2, 0.1]]).astype(ml_dtypes.bfloat16),
+  'big-endian numbers': np.arange(5, dtype='>f4'),
+  'text': np.array(['z', 'w_k']),
+}
+
+
+def check_equal(got, expected):
+  assert (got.shape, got.dtype) == (expected.shape, expected.dtype)
+  assert got.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize('array', ARRAYS.values(), ids=ARRAYS)
+def test_arrays_of_any_shape_and_dtype(start, array):
+  clients = start.updated({k: array.copy() for k in (1, 5)})
+  clients = clients.updated({5: clients[5], 2: clients.put(array)})
+  for k in (1, 2, 5):
+    check_equal(clients[k], array)
+  check_equal(clients.to_arrays()['arrays'], np.stack([array] * 3))
+
+
+def test_objects_are_refused(start):
+  with pytest.raises(ValueError, match='dtype object'):
+    start.updated({1: np.array([None])})
+  with pytest.raises(ValueError, match='dtype object'):
+    start.put(np.array([None]))
+  start.updated({1: row(1, 1, 1)})
+
+
+def test_arrays_are_stored_before_they_belong_to_a_client(start):
+  handles = {k: start.put(row(k, k, 0)) for k in (3, 8)}
+  assert len(start) == 0
+  for k, handle in handles.items():
+    np.testing.assert_array_equal(handle.read(), [k, k, 0])
+  new = start.updated({**handles, 4: row(4, 4, 4)})
+  again = new.updated({5: handles[3]})  # the same array for two clients
+  del handles
+  gc.collect()
+  assert new.changed_since(None) == [3, 4, 8]
+  assert again.changed_since(new.versions) == [5]
+  for k, value in {3: 3, 8: 8, 5: 3}.items():
+    np.testing.assert_array_equal(again[k], [value, value, 0])
+
+
+def test_handles_of_other_stores_are_refused(start, tmp_path):
+  for kind in 'ram', 'mmap':
+    other = start.on(kind, tmp_path)
+    for array in (row(1, 2, 3), np.zeros(0)):
+      handle = start.on(kind, tmp_path).put(array)
+      for store in start, other:
+        with pytest.raises(ValueError, match='no handle of this store'):
+          store.updated({1: handle})
+  for wrong in None, [1.0, 2.0, 3.0], np.float32(1):
+    with pytest.raises(ValueError, match='is no array and no handle'):
+      start.updated({1: wrong})
+
+
+@pytest.mark.parametrize('kind', ['ram', 'mmap'])
+def test_on_another_backend(start, kind, tmp_path):
+  clients = start.updated({1: row(1, 1, 1)})
+  moved = clients.on(kind, tmp_path)
+  assert len(moved) == 0
+  np.testing.assert_array_equal(moved[1], start[1])
+  other = moved.updated({1: np.zeros((2, 2))})  # may be of another type
+  np.testing.assert_array_equal(other[1], np.zeros((2, 2)))
+  np.testing.assert_array_equal(clients[1], [1, 1, 1])
+
+
+def test_a_handle_does_not_keep_the_matrix_of_a_row():
+  matrix = np.zeros((5, 3), np.float32) + 0
+  handle = client_store.ClientStore(Initial()).put(matrix[1])
+  gone = weakref.ref(matrix)
+  del matrix
+  assert gone() is None
+  np.testing.assert_array_equal(handle.read(), [0, 0, 0])

@@ -22,8 +22,8 @@ def nothing(k):
   raise AssertionError(f'client {k} has a model')
 
 
-def create(folder, size=3, dtype=np.float32, initial=nothing):
-  return client_store.create('mmap', initial, size, dtype, folder)
+def create(folder, initial=nothing):
+  return client_store.create('mmap', initial, folder)
 
 
 def rows(numbers, size=3):
@@ -33,8 +33,8 @@ def rows(numbers, size=3):
 def check_in_use(clients, count):
   """Only so many places are taken, and each other one is free once."""
   backend = clients._backend
-  assert backend._used - len(backend._free) == count
-  assert len(set(backend._free)) == len(backend._free)
+  assert backend._used - len(backend.free) == count
+  assert len(set(backend.free)) == len(backend.free)
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_grows_in_segments(tmp_path, short_segments):
 
 def test_a_model_larger_than_a_segment(tmp_path, monkeypatch):
   monkeypatch.setattr(client_store, '_SEGMENT_BYTES', 1000)
-  clients = create(tmp_path, size=5000).updated(rows(range(5), 5000))
+  clients = create(tmp_path).updated(rows(range(5), 5000))
   for k in range(5):
     np.testing.assert_array_equal(clients[k], np.full(5000, k))
 
@@ -112,24 +112,78 @@ def test_what_was_read_does_not_change(tmp_path, short_segments):
 
 
 @pytest.mark.parametrize('wrong', [(2,), (1,), (), (3, 1), (1, 3)])
-def test_models_of_another_shape_are_refused(tmp_path, wrong):
-  clients = create(tmp_path)
-  with pytest.raises(ValueError, match=r'not \(3,\)'):
+def test_arrays_of_another_shape_are_refused(tmp_path, wrong):
+  clients = create(tmp_path).updated(rows([1]))
+  with pytest.raises(ValueError, match=r'the store are float32 \[3\]'):
     clients.updated({1: np.zeros(wrong, np.float32)})
 
 
-def test_models_of_another_dtype_are_refused(tmp_path, short_segments):
-  clients = create(tmp_path)
+def test_arrays_of_another_dtype_are_refused(tmp_path, short_segments):
+  clients = create(tmp_path).updated(rows([1]))
   for _ in range(9):  # and take no room
-    with pytest.raises(TypeError, match='float64'):
+    with pytest.raises(ValueError, match='an array is float64'):
       clients.updated({1: np.zeros(3)})
   assert len(clients._backend._segments) == 1
+
+
+def test_handles_free_their_room(tmp_path, short_segments):
+  clients = create(tmp_path).updated(rows(range(3)))
+  for _ in range(20):
+    clients.put(np.ones(3, np.float32))
+  handle = clients.put(np.ones(3, np.float32))
+  check_in_use(clients, 4)
+  clients = clients.updated({9: handle})
+  del handle
+  check_in_use(clients, 4)
+  clients = clients.updated(rows([9]))
+  gc.collect()
+  check_in_use(clients, 4)
+  assert len(clients._backend._segments) <= 2
+
+
+def test_a_refused_handle_takes_no_room(tmp_path):
+  clients = create(tmp_path).updated(rows([1]))
+  with pytest.raises(ValueError, match='no handle'):
+    clients.updated({2: np.ones(3, np.float32), 3: None})
+  gc.collect()
+  check_in_use(clients, 1)
+
+
+def test_nothing_needs_no_file(tmp_path):
+  clients = create(tmp_path / 'absent').updated({1: np.zeros((3, 0))})
+  assert clients[1].shape == (3, 0)
+  with pytest.raises(ValueError, match=r'float64 \[3, 0\]'):
+    clients.updated(rows([1]))
+
+
+def test_threads_agree_on_the_type(tmp_path):
+  """The first array determines it, whichever it is."""
+  for _ in range(20):
+    clients, done = create(tmp_path), []
+    barrier = threading.Barrier(4)
+
+    def work(size, clients=clients, done=done, barrier=barrier):
+      barrier.wait()
+      try:
+        done.append(clients.put(np.full(size, size, np.float32)))
+      except ValueError:
+        done.append(None)
+
+    sizes = (3, 3, 5, 5)
+    threads = [threading.Thread(target=work, args=(n,)) for n in sizes]
+    for thread in threads:
+      thread.start()
+    for thread in threads:
+      thread.join()
+    read = [handle.read() for handle in done if handle]
+    assert len(read) == 2 and read[0].tobytes() == read[1].tobytes()
+    assert read[0].tolist() == [len(read[0])] * len(read[0])
 
 
 def test_narrow_numbers(tmp_path):
   dtype = np.dtype(ml_dtypes.bfloat16)
   model = np.array([1.5, -2, 0.1]).astype(dtype)
-  read = create(tmp_path, dtype=dtype).updated({0: model})[0]
+  read = create(tmp_path).updated({0: model})[0]
   assert read.dtype == dtype and read.tobytes() == model.tobytes()
 
 
@@ -146,7 +200,7 @@ def test_full_disk(tmp_path, monkeypatch):
     small.updated(rows(range(4)))
   assert caught.value.errno == errno.ENOSPC
   assert caught.value.filename == str(tmp_path)
-  assert "no space for 0 MB more of clients' models (No space" in str(
+  assert "no space for 0 MB more of clients' arrays (No space" in str(
     caught.value
   )
   clients.updated(rows([1]))  # has room already
@@ -162,14 +216,14 @@ def test_really_no_room(tmp_path):
     'import numpy as np\n'
     'from safl_tf.core import client_store\n'
     'resource.setrlimit(resource.RLIMIT_FSIZE, (10_000_000, 10_000_000))\n'
-    'clients = client_store.create("mmap", None, 3, np.float32, sys.argv[1])\n'
+    'clients = client_store.create("mmap", None, sys.argv[1])\n'
     'clients.updated({1: np.ones(3, np.float32)})\n'
   )
   command = [sys.executable, '-c', script, str(tmp_path)]
   done = subprocess.run(command, capture_output=True, text=True, check=False)
   assert done.returncode == 1
   assert done.stderr.endswith(
-    "no space for 67 MB more of clients' models (File too large): "
+    "no space for 67 MB more of clients' arrays (File too large): "
     f"'{tmp_path}'\n"
   )
 
@@ -189,7 +243,7 @@ def test_nothing_is_left_by_a_killed_process(tmp_path):
     'import os, sys\n'
     'import numpy as np\n'
     'from safl_tf.core import client_store\n'
-    'clients = client_store.create("mmap", None, 3, np.float32, sys.argv[1])\n'
+    'clients = client_store.create("mmap", None, sys.argv[1])\n'
     'clients = clients.updated({1: np.ones(3, np.float32)})\n'
     'os.kill(os.getpid(), 9)\n'
   )
@@ -209,7 +263,7 @@ def test_the_file_is_closed_with_the_last_value(tmp_path):
 def test_memory_does_not_grow_with_the_models(tmp_path):
   size = 25_000  # 100 KB
   model = np.arange(size, dtype=np.float32)
-  clients = create(tmp_path, size).updated({0: model})
+  clients = create(tmp_path).updated({0: model})
   process = psutil.Process()
   before = process.memory_info().rss
   for k in range(2000):
@@ -250,7 +304,7 @@ def test_threads_read_while_others_write(tmp_path, short_segments):
 
 
 def test_updating_a_large_store_is_quick(tmp_path):
-  clients = create(tmp_path, 1)
+  clients = create(tmp_path)
   clients = clients.updated(rows(range(100_000), 1))
   changed = rows(range(0, 100_000, 2000), 1)
   times = []

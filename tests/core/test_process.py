@@ -50,7 +50,7 @@ def test_same_seed_same_bits(safl):
 def test_next_is_a_function(safl):
   states, _ = tiny_rounds.run(safl, 2)
   before = states[1].z_bar.copy()
-  stored = states[1].client_models.to_arrays()['client_models'].copy()
+  stored = states[1].client_models.to_arrays()['arrays'].copy()
   (first, measured), (second, again) = (safl.next(states[1]) for _ in range(2))
   tiny_rounds.check_same(first, second)
   tiny_rounds.check_same(first, states[2])
@@ -58,7 +58,7 @@ def test_next_is_a_function(safl):
     np.testing.assert_array_equal(one, other)
   np.testing.assert_array_equal(states[1].z_bar, before)
   np.testing.assert_array_equal(
-    states[1].client_models.to_arrays()['client_models'], stored
+    states[1].client_models.to_arrays()['arrays'], stored
   )
 
 

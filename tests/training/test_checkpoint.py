@@ -31,7 +31,7 @@ def initial(k):
 
 
 def create(kind='ram'):
-  return client_store.create(kind, initial, SIZE, np.float32)
+  return client_store.create(kind, initial)
 
 
 def trained(number):
@@ -55,7 +55,7 @@ def clients_after(number, client_models=None):
 def save(folder, number, keep=2):
   """Saves as a new process does."""
   saved = checkpoint.Checkpoints(folder, keep)
-  return saved.save(number, *content(number), clients_after(number))
+  return saved.save(number, *content(number), {'z': clients_after(number)})
 
 
 def save_all(folder, numbers, keep=2, client_models=None):
@@ -64,12 +64,14 @@ def save_all(folder, numbers, keep=2, client_models=None):
   client_models = create() if client_models is None else client_models
   for number in numbers:
     client_models = client_models.updated(trained(number))
-    saved.save(number, *content(number), client_models)
+    saved.save(number, *content(number), {'z': client_models})
   return saved, client_models
 
 
 def restore(folder, kind='ram', **options):
-  return checkpoint.Checkpoints(folder).restore_latest(create(kind), **options)
+  return checkpoint.Checkpoints(folder).restore_latest(
+    {'z': create(kind)}, **options
+  )
 
 
 def check(restored, number):
@@ -81,7 +83,7 @@ def check(restored, number):
   for name, array in arrays.items():
     assert restored.arrays[name].dtype == array.dtype
     np.testing.assert_array_equal(restored.arrays[name], array)
-  check_same_models(restored.client_models, clients_after(number))
+  check_same_models(restored.stores['z'], clients_after(number))
 
 
 def check_same_models(one, other):
@@ -125,7 +127,7 @@ def test_nothing_to_restore(tmp_path):
   saved = checkpoint.Checkpoints(tmp_path / 'absent')
   assert saved.rounds() == []
   assert saved.restore_latest() is None
-  assert saved.restore_latest(create()) is None
+  assert saved.restore_latest({'z': create()}) is None
   assert not os.path.exists(tmp_path / 'absent')
 
 
@@ -145,13 +147,13 @@ def test_arrays_of_any_name_and_dtype_but_object(tmp_path):
     'narrow': np.array([1.5, -2.0]).astype(ml_dtypes.bfloat16),
   }
   saved = checkpoint.Checkpoints(tmp_path)
-  saved.save(1, arrays, {}, create())
-  restored = saved.restore_latest(create()).arrays
+  saved.save(1, arrays, {}, {'z': create()})
+  restored = saved.restore_latest({'z': create()}).arrays
   for name, array in arrays.items():
     assert restored[name].dtype == array.dtype
     np.testing.assert_array_equal(restored[name], array)
   with pytest.raises(ValueError, match='Object arrays'):
-    saved.save(2, {'a': np.array([None])}, {}, create())
+    saved.save(2, {'a': np.array([None])}, {}, {'z': create()})
   assert saved.rounds() == [1]
 
 
@@ -161,7 +163,7 @@ def test_numpy_can_read_the_arrays(tmp_path):
     np.testing.assert_array_equal(archive['clients'], [1, 1, 1, 1])
     arrays = clients_after(1).to_arrays()
     for name, array in arrays.items():
-      np.testing.assert_array_equal(archive[name], array)
+      np.testing.assert_array_equal(archive[f'z/{name}'], array)
   with zipfile.ZipFile(tmp_path / 'round_000001.npz') as archive:
     assert archive.testzip() is None
 
@@ -169,7 +171,7 @@ def test_numpy_can_read_the_arrays(tmp_path):
 def test_metadata_round_trips_exactly(tmp_path):
   rows = [{'a': 0.1, 'b': None, 'c': 1e-300, 'd': float('inf')}]
   saved = checkpoint.Checkpoints(tmp_path)
-  saved.save(1, {}, {'rows': rows, 'counts': {9: 1, 10: 2}}, create())
+  saved.save(1, {}, {'rows': rows, 'counts': {9: 1, 10: 2}}, {'z': create()})
   meta = saved.restore_latest().meta
   assert meta == {'rows': rows, 'counts': {'9': 1, '10': 2}}
 
@@ -233,7 +235,7 @@ def test_falls_back_from_a_corrupt_checkpoint(tmp_path, warnings, damage):
   save(tmp_path, 2)
   damage_file(tmp_path / f'round_000002.{kind}')
   saved = checkpoint.Checkpoints(tmp_path)
-  check(saved.restore_latest(create()), 1)
+  check(saved.restore_latest({'z': create()}), 1)
   (line,) = warnings
   assert f'round_000002.{kind}' in line
   assert message in line
@@ -241,7 +243,7 @@ def test_falls_back_from_a_corrupt_checkpoint(tmp_path, warnings, damage):
   assert os.path.exists(tmp_path / 'round_000002.json.corrupt')
   assert saved.rounds() == [1]
   save(tmp_path, 2)  # the round is trained again
-  check(saved.restore_latest(create()), 2)
+  check(saved.restore_latest({'z': create()}), 2)
   assert len(warnings) == 1
   assert os.path.exists(tmp_path / 'round_000002.json.corrupt')
 
@@ -265,7 +267,9 @@ def test_all_corrupt_is_refused_repeatedly(tmp_path, warnings):
 
 def test_flipped_bit_of_a_manifest_is_detected_or_harmless(tmp_path, warnings):
   saved = checkpoint.Checkpoints(tmp_path)
-  saved.save(1, {'a': np.zeros(1)}, {'loss': 1e-5, 'name': 'é'}, create())
+  saved.save(
+    1, {'a': np.zeros(1)}, {'loss': 1e-5, 'name': 'é'}, {'z': create()}
+  )
   path = tmp_path / 'round_000001.json'
   data = path.read_bytes()
   expected = json.loads(data)
@@ -275,7 +279,7 @@ def test_flipped_bit_of_a_manifest_is_detected_or_harmless(tmp_path, warnings):
     flipped[i // 8] ^= 1 << i % 8
     path.write_bytes(flipped)
     try:
-      meta = saved.restore_latest(create()).meta
+      meta = saved.restore_latest({'z': create()}).meta
     except errors.InputError:
       detected += 1
     else:  # e.g. 1e-05 -> 1E-05, or another kind of white space

@@ -22,8 +22,8 @@ def models(ids, value=0.0):
   return {k: np.full(SIZE, k + value, np.float32) for k in ids}
 
 
-def create(kind='ram', size=SIZE, dtype=np.float32):
-  return client_store.create(kind, lambda k: np.zeros(size), size, dtype)
+def create(kind='ram'):
+  return client_store.create(kind, lambda k: np.zeros(SIZE))
 
 
 class Run:
@@ -39,17 +39,17 @@ class Run:
     """Trains clients and saves; returns the bytes written and the chain."""
     self.t += 1
     self.client_models = self.client_models.updated(models(ids, self.t / 1000))
-    written = self.saved.save(self.t, {}, {}, self.client_models)
+    written = self.saved.save(self.t, {}, {}, {'z': self.client_models})
     return written, shared.chain(self.folder, self.t)
 
   def check(self):
     """Checks that a new process restores the same models."""
     for kind in 'ram', 'mmap':
       restored = checkpoint.Checkpoints(self.folder).restore_latest(
-        create(kind)
+        {'z': create(kind)}
       )
       assert restored.round_number == self.t
-      shared.check_same_models(restored.client_models, self.client_models)
+      shared.check_same_models(restored.stores['z'], self.client_models)
 
 
 @pytest.mark.parametrize('kind', ['ram', 'mmap'])
@@ -137,10 +137,10 @@ def test_data_file_is_kept_while_a_checkpoint_needs_it(tmp_path, keep):
     for other in rounds[rounds.index(number) + 1 :]:
       os.unlink(tmp_path / 'copy' / f'round_{other:06d}.json')
     restored = checkpoint.Checkpoints(tmp_path / 'copy').restore_latest(
-      create()
+      {'z': create()}
     )
     assert restored.round_number == number
-    shared.check_same_models(restored.client_models, stores[number])
+    shared.check_same_models(restored.stores['z'], stores[number])
     shutil.rmtree(tmp_path / 'copy')
 
 
@@ -149,8 +149,8 @@ def test_chain_continues_after_a_resume(tmp_path):
   run.round(range(30))
   run.round([1, 2])
   again = Run(tmp_path)
-  restored = again.saved.restore_latest(again.client_models)
-  again.t, again.client_models = restored.round_number, restored.client_models
+  restored = again.saved.restore_latest({'z': again.client_models})
+  again.t, again.client_models = restored.round_number, restored.stores['z']
   written, files = again.round([2, 3])
   assert files == [1, 2, 3] and written < 4 * SIZE * 4
   again.check()
@@ -173,7 +173,7 @@ def test_checkpoint_is_independent_without_a_valid_base(tmp_path):
   assert run.round([2])[1] == [5]
   run.check()
   restored = run.saved.restore_latest()  # without the models
-  assert restored.client_models is None
+  assert restored.stores == {}
   assert run.round([2])[1] == [5, 6]
   run.check()
 
@@ -218,7 +218,7 @@ def test_model_of_another_type_is_refused(tmp_path):
   run = Run(tmp_path)
   run.round(range(3))
   run.client_models = run.client_models.updated({1: np.zeros(SIZE)})
-  with pytest.raises(ValueError, match='client 1 has another type'):
+  with pytest.raises(ValueError, match='z of client 1 has another type'):
     run.round([0])
   assert run.saved.rounds() == [1]
   shared.check_files(tmp_path)
@@ -227,14 +227,14 @@ def test_model_of_another_type_is_refused(tmp_path):
 def test_bfloat16_models_without_changes(tmp_path):
   dtype = np.dtype(ml_dtypes.bfloat16)
   saved = checkpoint.Checkpoints(tmp_path, keep=1)
-  client_models = create(dtype=dtype, size=900).updated(
+  client_models = create().updated(
     {k: np.full(900, k / 3).astype(dtype) for k in range(5)}
   )
   for number in (1, 2):
-    saved.save(number, {}, {}, client_models)
+    saved.save(number, {}, {}, {'z': client_models})
   assert shared.chain(tmp_path, 2) == [1, 2]
-  restored = saved.restore_latest(create(dtype=dtype, size=900))
-  shared.check_same_models(restored.client_models, client_models)
+  restored = saved.restore_latest({'z': create()})
+  shared.check_same_models(restored.stores['z'], client_models)
 
 
 def save_five(folder):
@@ -275,9 +275,9 @@ def test_corrupt_file_of_a_chain(tmp_path, warnings, case, harm):  # noqa: F811
   for name in harmed:
     harm(tmp_path / name)
   saved = checkpoint.Checkpoints(tmp_path, keep=4)
-  restored = saved.restore_latest(create())
+  restored = saved.restore_latest({'z': create()})
   assert restored.round_number == expected
-  shared.check_same_models(restored.client_models, stores[expected])
+  shared.check_same_models(restored.stores['z'], stores[expected])
   assert len(warnings) == len(corrupt)
   assert all(any(name in line for name in harmed) for line in warnings)
   renamed = {name for name in os.listdir(tmp_path) if name.endswith('.corrupt')}
@@ -289,7 +289,7 @@ def test_corrupt_file_of_a_chain(tmp_path, warnings, case, harm):  # noqa: F811
   again.saved, again.t, again.client_models = (
     saved,
     expected,
-    restored.client_models,
+    restored.stores['z'],
   )
   for ids in ([7], [8, 9], [7]):
     again.round(ids)
@@ -306,7 +306,7 @@ def test_corrupt_file_of_the_only_chain(tmp_path, warnings, harm):  # noqa: F811
   before = sorted(os.listdir(tmp_path))
   for _ in range(2):
     with pytest.raises(errors.InputError, match='all checkpoints are corrupt'):
-      checkpoint.Checkpoints(tmp_path).restore_latest(create())
+      checkpoint.Checkpoints(tmp_path).restore_latest({'z': create()})
     assert sorted(os.listdir(tmp_path)) == before
   assert warnings == []
 
@@ -323,7 +323,7 @@ def test_only_arrays_are_read_without_the_models(tmp_path, warnings):  # noqa: F
   path.write_bytes(data)
   restored = checkpoint.Checkpoints(tmp_path).restore_latest(repair=False)
   arrays, meta = shared.content(2)
-  assert (restored.round_number, restored.client_models) == (2, None)
+  assert (restored.round_number, restored.stores) == (2, {})
   assert restored.meta == meta
   for name, array in arrays.items():
     np.testing.assert_array_equal(restored.arrays[name], array)
@@ -365,17 +365,17 @@ def test_models_are_read_in_pieces(tmp_path, monkeypatch, piece):
   """30 MB of models in a file are never in memory at once."""
   monkeypatch.setattr(checkpoint_io, '_PIECE_BYTES', piece)
   size, count = 25_000, 300
-  client_models = create('mmap', size)
+  client_models = create('mmap')
   for k in range(count):
     client_models = client_models.updated({k: np.full(size, k, np.float32)})
   saved = checkpoint.Checkpoints(tmp_path)
   tracemalloc.start()
   try:
-    saved.save(1, {}, {}, client_models)
-    restored = saved.restore_latest(create('mmap', size))
+    saved.save(1, {}, {}, {'z': client_models})
+    restored = saved.restore_latest({'z': create('mmap')})
     _, peak = tracemalloc.get_traced_memory()
   finally:
     tracemalloc.stop()
   assert peak < 4e6
   for k in range(count):
-    np.testing.assert_array_equal(restored.client_models[k], np.full(size, k))
+    np.testing.assert_array_equal(restored.stores['z'][k], np.full(size, k))

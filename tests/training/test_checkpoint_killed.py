@@ -59,7 +59,7 @@ def test_killed_at_every_step_of_a_save(tmp_path, caplog, keep, earlier):
       lives, functools.partial(shared.save, folder, new, keep)
     )
     saved = checkpoint.Checkpoints(folder, keep)
-    restored = saved.restore_latest(shared.create())
+    restored = saved.restore_latest({'z': shared.create()})
     if restored is None:
       assert earlier == 0
       outcomes.append(0)
@@ -69,7 +69,7 @@ def test_killed_at_every_step_of_a_save(tmp_path, caplog, keep, earlier):
     # The next save succeeds and deletes the leftovers of the killed one.
     shared.save(folder, new + 1, keep)
     assert len(os.listdir(folder)) == 2 * min(keep, len(saved.rounds()))
-    shared.check(saved.restore_latest(shared.create()), new + 1)
+    shared.check(saved.restore_latest({'z': shared.create()}), new + 1)
     if finished:
       break
   assert finished
@@ -96,16 +96,16 @@ def test_killed_at_every_step_of_an_incremental_save(
     client_models = client_models.updated(shared.trained(new))
     finished = killed_after(
       lives,
-      lambda: saved.save(new, *shared.content(new), client_models),  # noqa: B023
+      lambda: saved.save(new, *shared.content(new), {'z': client_models}),  # noqa: B023
     )
     again = checkpoint.Checkpoints(folder, keep)  # resumes
-    restored = again.restore_latest(shared.create())
+    restored = again.restore_latest({'z': shared.create()})
     shared.check(restored, restored.round_number)
     outcomes.append(restored.round_number)
-    client_models = restored.client_models
+    client_models = restored.stores['z']
     for t in range(restored.round_number + 1, new + 3):
       client_models = client_models.updated(shared.trained(t))
-      again.save(t, *shared.content(t), client_models)
+      again.save(t, *shared.content(t), {'z': client_models})
       shared.check_files(folder)
       shared.check(shared.restore(folder), t)
     if finished:
@@ -126,10 +126,10 @@ def test_killed_at_every_step_of_a_restore(tmp_path):
     shared.flip(folder / 'round_000004.npz')
     finished = killed_after(lives, functools.partial(shared.restore, folder))
     saved = checkpoint.Checkpoints(folder)
-    restored = saved.restore_latest(shared.create())
+    restored = saved.restore_latest({'z': shared.create()})
     shared.check(restored, 2)
-    client_models = restored.client_models.updated(shared.trained(3))
-    saved.save(3, *shared.content(3), client_models)
+    client_models = restored.stores['z'].updated(shared.trained(3))
+    saved.save(3, *shared.content(3), {'z': client_models})
     shared.check(shared.restore(folder), 3)
     if finished:
       break
@@ -138,14 +138,14 @@ def test_killed_at_every_step_of_a_restore(tmp_path):
 
 def save_forever(folder, connection):
   saved = checkpoint.Checkpoints(folder)
-  restored = saved.restore_latest(shared.create())
+  restored = saved.restore_latest({'z': shared.create()})
   number = restored.round_number if restored else 0
-  client_models = restored.client_models if restored else shared.create()
+  client_models = restored.stores['z'] if restored else shared.create()
   connection.send('ready')
   while True:
     number += 1
     client_models = client_models.updated(shared.trained(number))
-    saved.save(number, *shared.content(number), client_models)
+    saved.save(number, *shared.content(number), {'z': client_models})
 
 
 def test_killed_at_random(tmp_path, caplog):

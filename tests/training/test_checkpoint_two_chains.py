@@ -24,8 +24,8 @@ def test_second_chain_begins_anew_after_a_resume(tmp_path):
   for ids in (range(30), [1], [2]):
     run.round(ids)
   again = Run(tmp_path, keep=2)
-  restored = again.saved.restore_latest(again.client_models)
-  again.t, again.client_models = restored.round_number, restored.client_models
+  restored = again.saved.restore_latest({'z': again.client_models})
+  again.t, again.client_models = restored.round_number, restored.stores['z']
   chains = [again.round([k])[1] for k in range(3)]
   assert chains == [[4], [1, 3, 5], [4, 6]]
   again.check()
@@ -36,9 +36,9 @@ def test_another_number_of_checkpoints_after_a_resume(tmp_path, keeps):
   client_models, t = create(), 0
   for keep in keeps:
     run = Run(tmp_path, keep, client_models)
-    restored = run.saved.restore_latest(create())
+    restored = run.saved.restore_latest({'z': create()})
     if restored is not None:
-      run.client_models = restored.client_models
+      run.client_models = restored.stores['z']
     run.t = t
     for ids in (range(30) if t == 0 else [5], [1], [2], [3]):
       files = run.round(ids)[1]

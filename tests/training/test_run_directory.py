@@ -34,8 +34,8 @@ def logged(monkeypatch):
 
 def start(kind='ram', folder=None):
   """A state before the first round."""
-  client_models = client_store.create(kind, np.zeros, SIZE, np.float32, folder)
-  return process.FederatedState(0, 0, None, client_models, {})
+  clients = {'z': client_store.create(kind, np.zeros, folder)}
+  return process.FederatedState(0, 0, None, clients, {})
 
 
 def after_round(state, ids):
@@ -45,7 +45,7 @@ def after_round(state, ids):
   return state._replace(
     t=t,
     z_bar=np.full(SIZE, t, np.float32),
-    client_models=state.client_models.updated(trained),
+    clients={'z': state.client_models.updated(trained)},
     memory={'momentum': np.full(SIZE, t / 2, np.float32), 'count': np.array(t)},
   )
 

@@ -210,7 +210,7 @@ class MatchedRounds:
       own |= {k: self._aligned(done, k, own[k]) for k in done.ids.tolist()}
     if self._grows:
       return new  # clients start from a part of the global model
-    clients = {**state.clients, 'z': state.client_models.updated(own)}
+    clients = state.clients | {'z': state.client_models.updated(own)}
     return new._replace(clients=clients)
 
   def _aligned(

@@ -1,6 +1,6 @@
 """The types of an aggregator, and FedAvg's weighted mean."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -14,18 +14,18 @@ Memory = algorithm.Memory
 Updates = algorithm.Updates
 
 
-def weighted_mean(eta: Any, z: Sequence[np.ndarray]) -> np.ndarray:
+def weighted_mean(eta: Any, z: Iterable[np.ndarray]) -> np.ndarray:
   """Returns Σ_k η_k z_k / Σ_k η_k, summed in float64, in the dtype of z.
 
   Args:
     eta: coefficients, shape [r]; need not be normalised.
-    z: r vectors of shape [P].
+    z: r > 0 vectors of shape [P], each read once.
   """
   eta = np.asarray(eta, np.float64)
-  total = np.zeros(z[0].shape, np.float64)
+  total: Any = 0.0  # then a new array, so that each sum is in place
   for coefficient, model in zip(eta / eta.sum(), z, strict=True):
     total += np.multiply(model, coefficient, dtype=np.float64)
-  return total.astype(z[0].dtype)
+  return total.astype(model.dtype)
 
 
 def by_size() -> Aggregator:

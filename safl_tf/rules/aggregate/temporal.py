@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from safl_tf.core import client_store
 from safl_tf.core import layout as layouts
 from safl_tf.rules.aggregate import base as aggregators
 from safl_tf.util import validation
@@ -50,10 +51,11 @@ def temporal(
     validation.integer('shallow', shallow, 1)
 
   def init(layout: aggregators.Layout) -> aggregators.Memory:
+    size = layout.size
     return {
       'deep': _deep(layout, shallow if layerwise else len(layout.layers())),
       'ids': np.zeros(0, np.int64),
-      'models': np.zeros((0, layout.size), np.float32),
+      'models': client_store.ClientStore(lambda k: np.zeros(size, np.float32)),
       'm': np.zeros(0, np.float64),
       'tau_g': np.zeros(0, np.int64),
       'tau_s': np.zeros(0, np.int64),
@@ -68,12 +70,13 @@ def temporal(
     fixed = None if _is_deep_round(t, loop, deep_rounds) else z_bar
     memory = _remember(memory, updates, whole=fixed is None)
     deep, models = memory['deep'], memory['models']
+    ids = memory['ids'].tolist()
 
     def average(tau: np.ndarray) -> np.ndarray:
       known = tau != _NEVER
       eta = np.zeros(len(tau))
       eta[known] = temporal_weights(memory['m'][known], t - tau[known], base)
-      return aggregators.weighted_mean(eta, list(models))
+      return aggregators.weighted_mean(eta, (models[k] for k in ids))
 
     z = average(memory['tau_g'])
     if deep.any():
@@ -155,17 +158,19 @@ def _remember(
   m, tau_g, tau_s = map(carried, ('m', 'tau_g', 'tau_s'))
   m[now] = updates.m
   tau_g[now] = updates.t
-  models = np.zeros((len(ids), len(memory['deep'])), updates.z[0].dtype)
-  models[before] = memory['models']
+  deep, models, new = memory['deep'], memory['models'], {}
   if whole:
     tau_s[now] = updates.t
-  sent = whole | ~memory['deep']
-  for row, model in zip(now, updates.z, strict=True):
-    np.copyto(models[row], model, where=sent)
+  for k, z in zip(updates.ids.tolist(), updates.z, strict=True):
+    if not whole:
+      old = models[k].astype(z.dtype)  # a copy
+      np.copyto(old, z, where=~deep)
+      z = old
+    new[k] = models.put(z)
   return {
-    'deep': memory['deep'],
+    'deep': deep,
     'ids': ids,
-    'models': models,
+    'models': models.updated(new),
     'm': m,
     'tau_g': tau_g,
     'tau_s': tau_s,

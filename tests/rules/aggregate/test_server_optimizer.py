@@ -10,6 +10,7 @@ from safl_tf.core import algorithm as algorithm_lib
 from safl_tf.core import layout
 from safl_tf.rules import aggregate
 from safl_tf.util import choices, errors
+from tests import memories
 
 LAYOUT = layout.Layout(
   (
@@ -50,8 +51,7 @@ def run(rule, received):
   """All z_bar and memories; memory that is written to would raise."""
   memory, z_bar, result = rule.init(LAYOUT), None, []
   for update in received:
-    for array in memory.values():
-      array.setflags(write=False)
+    memories.freeze(memory)
     z_bar, memory = rule.apply(memory, update, z_bar)
     z_bar.setflags(write=False)
     result.append((z_bar, memory))
@@ -246,12 +246,13 @@ def test_memory_is_a_value(optimizer):
   rule = aggregate.server_optimizer(aggregate.temporal(), optimizer, 0.3)
   memory, z_bar, kept = rule.init(LAYOUT), None, []
   for update in rounds():
-    kept.append((memory, {k: v.copy() for k, v in memory.items()}))
+    kept.append((memory, memories.to_arrays(memory)))
     z_bar, memory = rule.apply(memory, update, z_bar)
   for memory, copy in kept:
-    assert memory.keys() == copy.keys()
+    arrays = memories.to_arrays(memory)
+    assert arrays.keys() == copy.keys()
     for name in copy:
-      np.testing.assert_array_equal(memory[name], copy[name])
+      np.testing.assert_array_equal(arrays[name], copy[name])
 
 
 @every_optimizer
@@ -277,9 +278,10 @@ def test_goes_on_from_saved_memory(optimizer):
   whole = run(rule, received)
   z_bar, memory = whole[2]
   file = io.BytesIO()
-  np.savez(file, **memory)
+  np.savez(file, **memories.to_arrays(memory))
   file.seek(0)
-  memory = dict(np.load(file, allow_pickle=False))
+  arrays = dict(np.load(file, allow_pickle=False))
+  memory = memories.from_arrays(rule.init(LAYOUT), arrays)
   for update, (expected, _) in zip(received[3:], whole[3:], strict=True):
     z_bar, memory = rule.apply(memory, update, z_bar)
     np.testing.assert_array_equal(z_bar, expected)

@@ -1,6 +1,7 @@
 import dataclasses
 import io
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from safl_tf.core import flat_model, layout
 from safl_tf.models import lenet5, light_vgg
 from safl_tf.rules import aggregate
 from safl_tf.util import errors
-from tests import tiny
+from tests import memories, tiny
 
 A = math.e / 2
 DEEP_ROUNDS = [1, 12, 13, 14, 15, 16, 27, 28, 29, 30, 31]
@@ -54,16 +55,11 @@ def rounds(last, clients=8, size=SMALL.size, dtype=np.float32, seed=0):
     yield updates(t, ids, z, sizes[ids])
 
 
-def freeze(memory):
-  for array in memory.values():
-    array.setflags(write=False)
-
-
 def run(rule, received, model_layout=SMALL):
   """All z_bar; memory that is written to would raise."""
   memory, z_bar, result = rule.init(model_layout), None, []
   for update in received:
-    freeze(memory)
+    memories.freeze(memory)
     z_bar, memory = rule.apply(memory, update, z_bar)
     z_bar.setflags(write=False)
     result.append(z_bar)
@@ -146,7 +142,7 @@ def test_is_what_the_formula_says(base, dtype):
   for got, expected in zip(result, by_hand(received, base), strict=True):
     assert got.dtype == dtype
     np.testing.assert_allclose(got, expected, rtol=0, atol=precision)
-  assert memory['models'].dtype == dtype
+  assert memory['models'].to_arrays()['arrays'].dtype == dtype
 
 
 @pytest.mark.parametrize('dtype', [np.float32, np.float64])
@@ -256,12 +252,12 @@ def test_memory_is_a_value():
   rule = aggregate.temporal(layerwise=True)
   memory, z_bar, kept = rule.init(SMALL), None, []
   for update in rounds(20):
-    freeze(memory)
-    kept.append((memory, {k: v.copy() for k, v in memory.items()}))
+    memories.freeze(memory)
+    kept.append((memory, memories.to_arrays(memory)))
     z_bar, memory = rule.apply(memory, update, z_bar)
   for memory, copy in kept:
-    for name in copy:
-      np.testing.assert_array_equal(memory[name], copy[name])
+    for name, array in memories.to_arrays(memory).items():
+      np.testing.assert_array_equal(array, copy[name])
 
 
 def test_memory_has_who_reported():
@@ -277,7 +273,7 @@ def test_memory_has_who_reported():
     t, m, z = last[k]
     assert memory['tau_g'][row] == t
     assert memory['m'][row] == m
-    np.testing.assert_array_equal(memory['models'][row], z)
+    np.testing.assert_array_equal(memory['models'][k], z)
 
 
 def test_goes_on_from_saved_memory():
@@ -285,12 +281,60 @@ def test_goes_on_from_saved_memory():
   whole, _ = run(rule, received)
   result, memory = run(rule, received[:9])
   file = io.BytesIO()
-  np.savez(file, **memory)
+  np.savez(file, **memories.to_arrays(memory))
   file.seek(0)
-  memory, z_bar = dict(np.load(file, allow_pickle=False)), result[-1]
+  arrays, z_bar = dict(np.load(file, allow_pickle=False)), result[-1]
+  memory = memories.from_arrays(rule.init(SMALL), arrays)
   for update, expected in zip(received[9:], whole[9:], strict=True):
     z_bar, memory = rule.apply(memory, update, z_bar)
     np.testing.assert_array_equal(z_bar, expected)
+
+
+@pytest.mark.parametrize('kind', ['ram', 'mmap'])
+@pytest.mark.parametrize('t', [15, 20])  # with and without deep layers
+def test_a_round_does_not_copy_what_others_sent(tmp_path, kind, t):
+  """With 400 clients remembered and 2 uploads, a few models at once."""
+  size = 20_000
+  parts = make_layout(
+    ('a/kernel', (size // 2, 1)), ('b/kernel', (size // 2, 1))
+  )
+  rule = aggregate.temporal(layerwise=True)
+  rng = np.random.default_rng(0)
+
+  def sent(t, ids):
+    z = [rng.normal(size=size).astype(np.float32) for _ in ids]
+    return updates(t, ids, z, [10] * len(ids))
+
+  start = rule.init(parts)
+  start['models'] = start['models'].on(kind, tmp_path)
+  first = rule.apply(start, sent(1, range(400)), None)
+  update = sent(t, [3, 500])
+  tracemalloc.start()
+  try:
+    second = rule.apply(first.memory, update, first.z_bar)
+    _, peak = tracemalloc.get_traced_memory()
+  finally:
+    tracemalloc.stop()
+  assert peak < 12 * 4 * size  # sums are in float64
+  assert len(second.memory['models']) == 401
+  assert second.memory['models'].changed_since(
+    first.memory['models'].versions
+  ) == [3, 500]
+
+
+@pytest.mark.parametrize('layerwise', [False, True])
+def test_same_bits_in_memory_and_in_a_file(tmp_path, layerwise):
+  rule, received = aggregate.temporal(layerwise=layerwise), list(rounds(20))
+  expected, memory = run(rule, received)
+  stored = rule.init(SMALL)
+  stored['models'] = stored['models'].on('mmap', tmp_path)
+  z_bar = None
+  for update, z in zip(received, expected, strict=True):
+    z_bar, stored = rule.apply(stored, update, z_bar)
+    assert z_bar.tobytes() == z.tobytes()
+  mine, others = memories.to_arrays(memory), memories.to_arrays(stored)
+  for name, array in mine.items():
+    assert array.tobytes() == others[name].tobytes()
 
 
 def shallow_size(model_layout, **settings):
