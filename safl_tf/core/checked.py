@@ -62,9 +62,7 @@ def rules(algorithm: algorithm_lib.Algorithm) -> algorithm_lib.Algorithm:
   return new
 
 
-def check_needs(
-  algorithm: algorithm_lib.Algorithm, own: Iterable[str]
-) -> None:
+def check_needs(algorithm: algorithm_lib.Algorithm, own: Iterable[str]) -> None:
   """Refuses rules that need metrics that clients do not have.
 
   Args:
