@@ -1,6 +1,7 @@
 """Rules with checks: a mistake in a user's rule is named, not TensorFlow's."""
 
 import copy
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,13 @@ def rules(algorithm: algorithm_lib.Algorithm) -> algorithm_lib.Algorithm:
     algorithm_lib.Aggregator,
     'a rules.aggregate.Aggregator',
   )
+  _check_functions('gate', gate, ['decide'])
+  fields = ['apply', 'init', 'uploads', 'broadcast']
+  _check_functions('aggregate', aggregate, fields)
+  for name, rule in ('gate', gate), ('aggregate', aggregate):
+    if not _are_names(rule.needs):
+      hint = "must be a tuple of names, such as ('loss',)"
+      _refuse(f'{name}.needs', rule.needs, hint)
   work = algorithm.client_work
   validation.instance(
     'client_work',
@@ -32,6 +40,9 @@ def rules(algorithm: algorithm_lib.Algorithm) -> algorithm_lib.Algorithm:
     algorithm_lib.ClientWork,
     'a rules.client_work.ClientWork',
   )
+  _check_functions('client_work', work, ['init', 'receives'])
+  fields = ['start', 'gradient', 'project', 'end']
+  _check_functions('client_work', work, fields, optional=True)
   if algorithm.driver is not None:
     work = algorithm.driver.adapt(work)
   new = copy.copy(algorithm)  # not `replace`: it is valid already
@@ -52,6 +63,21 @@ def rules(algorithm: algorithm_lib.Algorithm) -> algorithm_lib.Algorithm:
   return new
 
 
+def check_needs(algorithm: algorithm_lib.Algorithm, own: Iterable[str]) -> None:
+  """Refuses rules that need metrics that clients do not have.
+
+  Args:
+    algorithm: the rules.
+    own: the names of the metrics that the client work returns.
+  """
+  names = (*algorithm_lib.METRICS, *own)
+  for rule in 'gate', 'aggregate':
+    for name in getattr(algorithm, rule).needs:
+      if name not in names:
+        hint = f'must be one of {", ".join(names)}, or from client_work.end'
+        _refuse(f'{rule}.needs', name, hint)
+
+
 def check_broadcast(
   algorithm: algorithm_lib.Algorithm, layout: layout_lib.Layout
 ) -> None:
@@ -60,13 +86,10 @@ def check_broadcast(
   sent = aggregate.broadcast(aggregate.init(layout))
   received = algorithm.client_work.receives(layout)
   for name in sorted({*sent, *received}):
-    ours, theirs = (
-      _format_value(arrays[name]) if name in arrays else 'nothing'
-      for arrays in (sent, received)
-    )
+    ours, theirs = (_format_named(arrays, name) for arrays in (sent, received))
     if ours != theirs:
-      hint = f'the aggregator broadcasts {ours}, client_work receives {theirs}'
-      raise errors.InputError('aggregate.broadcast', name, hint)
+      hint = f'aggregate.broadcast has {ours}, client_work.receives {theirs}'
+      raise errors.InputError('client_work.receives', name, hint)
 
 
 def _work(work: algorithm_lib.ClientWork) -> algorithm_lib.ClientWork:
@@ -97,15 +120,6 @@ def _work(work: algorithm_lib.ClientWork) -> algorithm_lib.ClientWork:
     assert work.end is not None
     return _trained(work.end(begun, trained), begun)
 
-  for field in ('init', 'receives'):
-    if not callable(getattr(work, field)):
-      _refuse(
-        f'client_work.{field}', getattr(work, field), 'must be a function'
-      )
-  for field in ('start', 'gradient', 'project', 'end'):
-    function = getattr(work, field)
-    if function is not None and not callable(function):
-      _refuse(f'client_work.{field}', function, 'must be a function or None')
   return work._replace(
     init=lambda layout: _arrays('client_work.init', work.init(layout)),
     receives=lambda layout: _arrays(
@@ -146,8 +160,7 @@ def _trained(
 
 def _named(place: str, value: Any) -> dict[str, tf.Tensor]:
   """Returns a dict of tensors."""
-  is_dict = isinstance(value, dict) and all(isinstance(k, str) for k in value)
-  if not is_dict:
+  if not isinstance(value, dict) or not _are_names(value):
     _refuse(place, value, 'must return tensors by name, in a dict')
   tensors = {}
   for name, tensor in value.items():
@@ -155,17 +168,53 @@ def _named(place: str, value: Any) -> dict[str, tf.Tensor]:
       tensors[name] = tf.convert_to_tensor(tensor)
     except (TypeError, ValueError):
       _refuse(place, f'{name} {_format_value(tensor)}', 'must be a tensor')
+    if tensors[name].dtype == tf.string:
+      _refuse(place, f'{name} of text', 'must be a tensor of numbers')
   return tensors
 
 
 def _arrays(place: str, value: Any) -> dict[str, np.ndarray]:
   """Returns a dict of arrays besides the model."""
-  is_dict = isinstance(value, dict) and all(isinstance(k, str) for k in value)
+  is_dict = isinstance(value, dict) and _are_names(value)
   if not is_dict or not all(isinstance(v, np.ndarray) for v in value.values()):
     _refuse(place, value, 'must return a dict of NumPy arrays')
-  if 'z' in value:
-    _refuse(place, 'z', 'is the name of the model; choose another')
+  for name, array in value.items():
+    if name == 'z':
+      _refuse(place, name, 'is the name of the model; choose another')
+    if not name.isidentifier():
+      _refuse(place, repr(name), 'must be a name of letters, digits and _')
+    if array.dtype.kind in 'OSU':
+      _refuse(place, f'{name} {_format_value(array)}', 'must have numbers')
   return value
+
+
+def _are_names(value: Any) -> bool:
+  """Returns whether a dict's keys, or all items, are texts."""
+  kinds = (dict, tuple, list)
+  return isinstance(value, kinds) and all(isinstance(n, str) for n in value)
+
+
+def _check_functions(
+  rule: str, record: Any, fields: Iterable[str], optional: bool = False
+) -> None:
+  """Refuses a rule with fields that are not functions."""
+  takes = 'must be a function or None' if optional else 'must be a function'
+  for field in fields:
+    function = getattr(record, field)
+    if not callable(function) and not (optional and function is None):
+      _refuse(f'{rule}.{field}', function, takes)
+
+
+class _Metrics(dict[str, Any]):
+  """The metrics that a rule needs; refuses to return others."""
+
+  def __init__(self, rule: str, metrics: Mapping[str, Any]):
+    super().__init__(metrics)
+    self._rule = rule
+
+  def __missing__(self, name: str) -> Any:
+    hint = f'reads this metric, which {self._rule}.needs does not name'
+    raise errors.InputError(self._rule, name, hint)
 
 
 def _ids(value: Any, n: int) -> np.ndarray:
@@ -193,12 +242,13 @@ def _mixed(value: Any, z: tf.Tensor) -> algorithm_lib.Mixed:
   )
 
 
-def _decision(gate: algorithm_lib.Gate, *args: Any) -> algorithm_lib.Decision:
-  try:
-    value = gate.decide(*args)
-  except KeyError as error:
-    hint = 'reads a metric that Gate.needs does not name'
-    raise errors.InputError('gate', error.args[0], hint) from error
+def _decision(
+  gate: algorithm_lib.Gate,
+  seed: tf.Tensor,
+  t: tf.Tensor,
+  metrics: algorithm_lib.Tensors,
+) -> algorithm_lib.Decision:
+  value = gate.decide(seed, t, _Metrics('gate', metrics))
   if not isinstance(value, algorithm_lib.Decision):
     _refuse('gate', value, 'must return a Decision(sent, q, delta)')
   return algorithm_lib.Decision(
@@ -232,6 +282,7 @@ def _aggregated(
   updates: algorithm_lib.Updates,
   z_bar: np.ndarray | None,
 ) -> algorithm_lib.Aggregated:
+  updates = updates._replace(metrics=_Metrics('aggregate', updates.metrics))
   with np.errstate(over='ignore', invalid='ignore'):  # the process reports it
     value = aggregate.apply(memory, updates, z_bar)
   if not isinstance(value, tuple) or len(value) != 2:
@@ -245,11 +296,21 @@ def _aggregated(
   for name, kept in new_memory.items():
     if isinstance(kept, client_store.ClientStore) and name not in memory:
       _refuse('aggregate', name, 'init must return every ClientStore of memory')
+  old, later = (
+    _arrays('aggregate.broadcast', aggregate.broadcast(m))
+    for m in (memory, new_memory)
+  )
+  for name in sorted({*old, *later}):
+    if _format_named(old, name) != _format_named(later, name):
+      hint = f'must stay {_format_named(old, name)} in all rounds'
+      _refuse(
+        'aggregate.broadcast', f'{name} {_format_named(later, name)}', hint
+      )
   return algorithm_lib.Aggregated(new, new_memory)
 
 
 def _memory(value: Any) -> algorithm_lib.Memory:
-  is_dict = isinstance(value, dict) and all(isinstance(k, str) for k in value)
+  is_dict = isinstance(value, dict) and _are_names(value)
   kinds = (np.ndarray, client_store.ClientStore)
   if not is_dict or not all(isinstance(v, kinds) for v in value.values()):
     hint = 'its memory must be a dict of NumPy arrays and ClientStores'
@@ -268,6 +329,10 @@ def _format_value(value: Any) -> str:
     return f'{value!r:.40}' if value is None else type(value).__name__
   dtype = getattr(value.dtype, 'name', value.dtype)
   return f'{dtype} {list(shape)}'
+
+
+def _format_named(arrays: algorithm_lib.Arrays, name: str) -> str:
+  return _format_value(arrays[name]) if name in arrays else 'nothing'
 
 
 def _refuse(rule: str, value: Any, hint: str) -> None:

@@ -424,7 +424,12 @@ class ClientUpdate:
     return trained if self._work.end is None else self._work.end(start, trained)
 
   def _find_shared(self) -> frozenset[str]:
-    """Returns the names of the arrays that a client both keeps and uploads."""
+    """Returns the names of the arrays that a client both keeps and uploads.
+
+    Refuses rules that need metrics that clients do not have.
+    """
+    from safl_tf.core import checked
+
     with tf.Graph().as_default():
       inputs = tf.nest.map_structure(
         lambda spec: tf.compat.v1.placeholder(spec.dtype, spec.shape),
@@ -432,6 +437,7 @@ class ClientUpdate:
       )
       z = tf.identity(inputs.kept['z'])
       trained = self._finish(self._round(inputs, z), z, tf.constant(1.0))
+    checked.check_needs(self._algorithm, trained.metrics)
     kept, upload = trained.kept, trained.upload
     return frozenset(n for n in upload if upload[n] is kept.get(n))
 
