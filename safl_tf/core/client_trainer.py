@@ -1,8 +1,8 @@
 """Trains the clients of a round: inputs, executor, outputs and metrics."""
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
 
 import keras
 import numpy as np
@@ -13,15 +13,15 @@ from safl_tf.core import algorithm as algorithm_lib
 from safl_tf.core import (
   batching,
   client_config,
-  client_store,
   client_update,
+  cohort,
   executors,
   flat_model,
   seeds,
 )
 from safl_tf.core import state as state_lib
 from safl_tf.data import client_data
-from safl_tf.util import errors, hardware, validation
+from safl_tf.util import errors, validation
 
 # The largest plan of a client's batches, in examples; 1 GiB.
 _MAX_PLANNED = 2**28
@@ -56,75 +56,6 @@ class Attack(Protocol):
     self, t: int, k: int, z: np.ndarray, start: np.ndarray
   ) -> np.ndarray:
     """Returns what malicious client k uploads in round t."""
-
-
-class Uploads(Sequence[np.ndarray]):
-  """Stored arrays, each read when it is accessed."""
-
-  def __init__(self, handles: Sequence[client_store.Handle]):
-    self._handles = handles
-
-  def __len__(self) -> int:
-    return len(self._handles)
-
-  def __getitem__(self, i: Any) -> Any:
-    if isinstance(i, slice):
-      return Uploads(self._handles[i])
-    return self._handles[i].read()
-
-
-class CohortOutput(NamedTuple):
-  """The outputs of a round's clients.
-
-  Attributes:
-    t: the round.
-    ids: the clients.
-    outputs: of each client, without its arrays.
-    kept: name -> the stored arrays of clients with finite results.
-    uploads: name -> the arrays that were sent, in the order of `ids`.
-    bytes_up: the bytes of an upload besides its model.
-  """
-
-  t: int
-  ids: np.ndarray
-  outputs: list[client_update.ClientOutput]
-  kept: dict[str, dict[int, client_store.Handle]]
-  uploads: dict[str, Uploads]
-  bytes_up: int
-
-  @property
-  def finite(self) -> np.ndarray:
-    """Whether each client's results are finite numbers."""
-    return self.column('finite').astype(bool)
-
-  @property
-  def sent(self) -> np.ndarray:
-    """Whether each upload is sent and can be used."""
-    return self.finite & self.column('sent').astype(bool)
-
-  @property
-  def metrics(self) -> dict[str, np.ndarray]:
-    """The metrics of all clients, by name."""
-    names = self.outputs[0].metrics if self.outputs else ()
-    return {n: np.array([o.metrics[n] for o in self.outputs]) for n in names}
-
-  def column(self, name: str) -> np.ndarray:
-    """Returns a field of all outputs."""
-    return np.array([getattr(output, name) for output in self.outputs])
-
-  def updates(
-    self, clients: client_data.ClientData, needs: Sequence[str]
-  ) -> algorithm_lib.Updates:
-    """Returns what the aggregator gets, with the metrics it needs."""
-    ids, sent = self.ids[self.sent], self.sent
-    return algorithm_lib.Updates(
-      t=self.t,
-      ids=ids,
-      arrays=self.uploads,
-      m=clients.sizes[ids],
-      num_clients=clients.num_clients,
-      metrics={name: self.metrics[name][sent] for name in needs},
-    )
 
 
 class ClientTrainer:
@@ -163,6 +94,8 @@ class ClientTrainer:
     attack: Attack | None = None,
     from_logits: bool | None = None,
   ):
+    from safl_tf.util import hardware
+
     takes = 'a safl_tf.Attack or None'
     validation.instance('attack', attack, Attack, takes, optional=True)
     self._attack = attack
@@ -228,8 +161,8 @@ class ClientTrainer:
     t: int,
     ids: np.ndarray,
     arrays: ClientArrays,
-    stores: Mapping[str, client_store.ClientStore] | None = None,
-  ) -> CohortOutput:
+    stores: cohort.Stores | None = None,
+  ) -> cohort.CohortOutput:
     """Runs mix, training and gate on each client.
 
     Arrays are stored as clients finish, in the order of ids, so that only a few
@@ -240,47 +173,25 @@ class ClientTrainer:
       t: the round.
       ids: the clients.
       arrays: client -> what it keeps and what it receives, by name.
-      stores: name -> where to store what clients keep and upload; in memory if
-        there is none of that name.
+      stores: name -> where to store what clients keep and, named upload/...,
+        what they upload besides it; in memory by default.
     """
-    stores = dict(stores or {})
-
-    def put(name: str, array: np.ndarray) -> client_store.Handle:
-      if name not in stores:
-        stores[name] = client_store.ClientStore(lambda k: array)
-      return stores[name].put(array)
-
-    kept: dict[str, dict[int, client_store.Handle]] = {}
-    uploads: dict[str, list[client_store.Handle]] = {}
-    outputs, bytes_up = [], 0
+    collected = cohort.Collector(t, stores or cohort.in_memory)
     trained = self._executor(
       lambda k: self._client_input(seed, t, k, *arrays(k)), ids.tolist()
     )
     for k, output in zip(ids.tolist(), trained, strict=True):
-      own = output.kept
-      upload = {n: own[n] for n in self._shared} | output.upload
+      upload = {n: output.kept[n] for n in self._shared} | output.upload
       if self._corrupts(k):
         upload['z'] = z = self._corrupt(t, k, upload['z'], *arrays(k))
         finite = output.finite & np.isfinite(z).all()
         output = output._replace(finite=finite)
-      outputs.append(output._replace(kept={}, upload={}))
-      if not output.finite:
-        continue
-      for name, array in own.items():
-        kept.setdefault(name, {})[k] = put(name, array)
-      if not output.sent:
-        continue
-      bytes_up = sum(a.nbytes for n, a in upload.items() if n != 'z')
-      for name, array in upload.items():
-        shared = array is own.get(name)
-        handle = kept[name][k] if shared else put(f'upload/{name}', array)
-        uploads.setdefault(name, []).append(handle)
-    lazy = {name: Uploads(handles) for name, handles in uploads.items()}
-    return CohortOutput(t, ids, outputs, kept, lazy, bytes_up)
+      collected.add(k, output._replace(upload=upload))
+    return collected.output(ids)
 
   def measure(
     self,
-    output: CohortOutput,
+    output: cohort.CohortOutput,
     sent: np.ndarray,
     bytes_up: int,
     bytes_down: int,

@@ -12,11 +12,12 @@ from absl import logging
 from safl_tf.core import algorithm as algorithm_lib
 from safl_tf.core import (
   client_config,
-  client_store,
   client_trainer,
+  cohort,
   flat_model,
   seeds,
 )
+from safl_tf.core import client_store as client_store_lib
 from safl_tf.core import state as state_lib
 from safl_tf.data import client_data
 from safl_tf.util import choices, errors, validation
@@ -129,6 +130,7 @@ class FederatedProcess:
     self._rounds: Rounds | None = None
     if algorithm.driver is not None:
       self._rounds = algorithm.driver.bind(self._trainer, self._rules)
+    self._upload_stores: dict[str, client_store_lib.ClientStore] = {}
     memory = self._rules.aggregate.init(self.model.layout)
     self._memory_shapes = {
       name: getattr(value, 'shape', None) for name, value in memory.items()
@@ -148,7 +150,7 @@ class FederatedProcess:
       t=0,
       z_bar=initial(0) if self.algorithm.shared_start else None,
       clients={
-        name: client_store.create(self._client_store, values, self._store_dir)
+        name: self._new_store(values)
         for name, values in {'z': initial, **self._initial_arrays()}.items()
       },
       memory={
@@ -168,7 +170,11 @@ class FederatedProcess:
     received = self._broadcast(state)
     # On each client of S_t: mix, E epochs, gate.
     output = self._trainer.train(
-      state.seed, t, ids, lambda k: (state.kept(k), received), state.clients
+      state.seed,
+      t,
+      ids,
+      lambda k: (state.kept(k), received),
+      lambda name: self._store(state, name),
     )
     z_bar, memory = state.z_bar, state.memory
     if output.sent.any():  # else z̄ stays as it is
@@ -297,6 +303,21 @@ class FederatedProcess:
     arrays = dict(self._rules.aggregate.broadcast(state.memory))
     return arrays if state.z_bar is None else {'z': state.z_bar, **arrays}
 
+  def _store(
+    self, state: FederatedState, name: str
+  ) -> client_store_lib.ClientStore:
+    """Returns where to store what clients keep, or only upload."""
+    if name in state.clients:
+      return state.clients[name]
+    if name not in self._upload_stores:
+      self._upload_stores[name] = self._new_store(lambda k: np.zeros(0))
+    return self._upload_stores[name]
+
+  def _new_store(
+    self, initial: Callable[[int], np.ndarray]
+  ) -> client_store_lib.ClientStore:
+    return client_store_lib.create(self._client_store, initial, self._store_dir)
+
   def _initial_arrays(self) -> dict[str, Callable[[int], np.ndarray]]:
     """Returns name -> the array of a client that has never participated."""
 
@@ -308,13 +329,13 @@ class FederatedProcess:
 
   def _moved(self, value: Any) -> Any:
     """Moves a `ClientStore` of an aggregator to this process's kind."""
-    if not isinstance(value, client_store.ClientStore):
+    if not isinstance(value, client_store_lib.ClientStore):
       return value
     arrays = {k: value[k] for k in value.versions}
     return value.on(self._client_store, self._store_dir).updated(arrays)
 
   def _metrics(
-    self, received: algorithm_lib.Arrays, output: client_trainer.CohortOutput
+    self, received: algorithm_lib.Arrays, output: cohort.CohortOutput
   ) -> RoundMetrics:
     aggregate = self._rules.aggregate
     item = np.dtype(self.model.dtype).itemsize

@@ -24,7 +24,7 @@ from safl_tf.algorithms.fed_ma import (
 )
 from safl_tf.algorithms.fed_ma.matching import config
 from safl_tf.core import algorithm as algorithm_lib
-from safl_tf.core import client_trainer, seeds
+from safl_tf.core import client_trainer, cohort, seeds
 from safl_tf.core import state as state_lib
 from safl_tf.util import errors
 
@@ -126,7 +126,7 @@ class MatchedRounds:
     chain: layer_chain.Chain,
     done: progress.Matching,
     i: int,
-    trained: client_trainer.CohortOutput,
+    trained: cohort.CohortOutput,
   ) -> state_lib.FederatedState:
     """Returns the state after matching layer i."""
     new = state._replace(t=trained.t, memory=progress.finished(state.memory))
@@ -182,7 +182,7 @@ class MatchedRounds:
     return new, self._trainer.measure(trained, trained.sent, up, down)
 
   def _aggregated(
-    self, state: state_lib.FederatedState, trained: client_trainer.CohortOutput
+    self, state: state_lib.FederatedState, trained: cohort.CohortOutput
   ) -> state_lib.FederatedState:
     """Returns the state after matching all layers of the uploads."""
     own = {k: a.read() for k, a in trained.kept.get('z', {}).items()}

@@ -1,0 +1,140 @@
+"""The outputs of a round's clients, stored as the clients finish.
+
+An executor yields outputs in the order of S_t, whatever the order in which
+clients finish; a few of them wait for an earlier one. Each array is put into a
+store at once, and read back, one at a time, when the aggregator asks for it.
+So sums are taken in one order, and with memory-mapped stores a round needs
+memory for a few models, however many clients it has.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from safl_tf.core import algorithm as algorithm_lib
+from safl_tf.core import client_store, client_update
+from safl_tf.data import client_data
+
+# name of arrays -> where to store them
+Stores = Callable[[str], client_store.ClientStore]
+
+
+def in_memory(name: str) -> client_store.ClientStore:
+  """Returns a new store in memory, for arrays of any name."""
+  del name
+  return client_store.create('ram', lambda k: np.zeros(0))
+
+
+class Uploads(Sequence[np.ndarray]):
+  """Stored arrays, each read when it is accessed."""
+
+  def __init__(self, handles: Sequence[client_store.Handle]):
+    self._handles = handles
+
+  def __len__(self) -> int:
+    return len(self._handles)
+
+  def __getitem__(self, i: Any) -> Any:
+    if isinstance(i, slice):
+      return Uploads(self._handles[i])
+    return self._handles[i].read()
+
+
+class CohortOutput(NamedTuple):
+  """The outputs of a round's clients.
+
+  Attributes:
+    t: the round.
+    ids: the clients.
+    outputs: of each client, without its arrays.
+    kept: name -> the stored arrays of clients with finite results.
+    uploads: name -> the arrays that were sent, in the order of `ids`.
+    bytes_up: the bytes of an upload besides its model.
+  """
+
+  t: int
+  ids: np.ndarray
+  outputs: list[client_update.ClientOutput]
+  kept: dict[str, dict[int, client_store.Handle]]
+  uploads: dict[str, Uploads]
+  bytes_up: int
+
+  @property
+  def finite(self) -> np.ndarray:
+    """Whether each client's results are finite numbers."""
+    return self.column('finite').astype(bool)
+
+  @property
+  def sent(self) -> np.ndarray:
+    """Whether each upload is sent and can be used."""
+    return self.finite & self.column('sent').astype(bool)
+
+  @property
+  def metrics(self) -> dict[str, np.ndarray]:
+    """The metrics of all clients, by name."""
+    names = self.outputs[0].metrics if self.outputs else ()
+    return {n: np.array([o.metrics[n] for o in self.outputs]) for n in names}
+
+  def column(self, name: str) -> np.ndarray:
+    """Returns a field of all outputs."""
+    return np.array([getattr(output, name) for output in self.outputs])
+
+  def updates(
+    self, clients: client_data.ClientData, needs: Sequence[str]
+  ) -> algorithm_lib.Updates:
+    """Returns what the aggregator gets, with the metrics it needs."""
+    ids, sent = self.ids[self.sent], self.sent
+    return algorithm_lib.Updates(
+      t=self.t,
+      ids=ids,
+      arrays=self.uploads,
+      m=clients.sizes[ids],
+      num_clients=clients.num_clients,
+      metrics={name: self.metrics[name][sent] for name in needs},
+    )
+
+
+class Collector:
+  """Stores clients' arrays, one client at a time.
+
+  Args:
+    t: the round.
+    stores: where to store what clients keep, and under 'upload/...' what they
+      upload but do not keep.
+  """
+
+  def __init__(self, t: int, stores: Stores):
+    self._t = t
+    self._stores = stores
+    self._outputs: list[client_update.ClientOutput] = []
+    self._kept: dict[str, dict[int, client_store.Handle]] = {}
+    self._uploads: dict[str, list[client_store.Handle]] = {}
+    self._bytes_up = 0
+
+  def add(self, k: int, output: client_update.ClientOutput) -> None:
+    """Adds the next client; its `upload` has all that it uploads."""
+    self._outputs.append(output._replace(kept={}, upload={}))
+    if not output.finite:
+      return
+    for name, array in output.kept.items():
+      self._kept.setdefault(name, {})[k] = self._stores(name).put(array)
+    if not output.sent:
+      return
+    upload = output.upload
+    self._bytes_up = sum(a.nbytes for n, a in upload.items() if n != 'z')
+    for name, array in upload.items():
+      if array is output.kept.get(name):
+        handle = self._kept[name][k]
+      else:
+        handle = self._stores(f'upload/{name}').put(array)
+      self._uploads.setdefault(name, []).append(handle)
+
+  def output(self, ids: np.ndarray) -> CohortOutput:
+    """Returns the outputs of all clients."""
+    uploads = {
+      name: Uploads(handles) for name, handles in self._uploads.items()
+    }
+    return CohortOutput(
+      self._t, ids, self._outputs, self._kept, uploads, self._bytes_up
+    )
