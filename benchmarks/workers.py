@@ -67,14 +67,19 @@ def serve(values: Iterator[float], metadata: Mapping[str, Any]) -> None:
     if line.strip() == 'next':
       print(json.dumps({'value': next(values)}), flush=True)
     else:
-      peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-      unit = 1 if sys.platform == 'darwin' else 1024  # bytes on macOS, else KiB
       memory = {
-        'peak_mb': peak * unit / 1e6,
+        'peak_mb': peak_mb(),
         'rss_mb': psutil.Process().memory_info().rss / 1e6,
       }
       print(json.dumps({**metadata, **memory}), flush=True)
       return
+
+
+def peak_mb() -> float:
+  """Returns the peak memory of this process so far."""
+  peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+  unit = 1 if sys.platform == 'darwin' else 1024  # bytes on macOS, else KiB
+  return peak * unit / 1e6
 
 
 def take_turns(

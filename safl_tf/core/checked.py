@@ -1,6 +1,7 @@
 """Rules with checks: a mistake in a user's rule is named, not TensorFlow's."""
 
 import copy
+import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from safl_tf.core import algorithm as algorithm_lib
-from safl_tf.core import client_store
+from safl_tf.core import client_config, client_store
 from safl_tf.core import layout as layout_lib
 from safl_tf.util import errors, validation
 
@@ -76,6 +77,42 @@ def check_needs(algorithm: algorithm_lib.Algorithm, own: Iterable[str]) -> None:
       if name not in names:
         hint = f'must be one of {", ".join(names)}, or from client_work.end'
         _refuse(f'{rule}.needs', name, hint)
+
+
+def config(
+  algorithm: algorithm_lib.Algorithm, given: client_config.LocalConfig
+) -> client_config.LocalConfig:
+  """Returns the configuration that an algorithm's clients train with.
+
+  Settings that the algorithm does not use must have their defaults.
+  """
+  work = algorithm.client_work
+  if (work.full_batch or work.plain_sgd) and given.optimizer != 'sgd':
+    raise errors.InputError(
+      'optimizer',
+      given.optimizer,
+      'this algorithm needs plain sgd on clients; the server may have an '
+      'optimizer of its own',
+    )
+  unused = {}
+  rules = (algorithm.mix, algorithm.gate.decide)
+  if not any(getattr(rule, 'uses_clock', True) for rule in rules):
+    unused['anneal_clock'] = 'nothing is annealed'
+  if not algorithm.measures:
+    unused['holdout'] = 'no client measures models on its data'
+  if work.full_batch:
+    unused['optimizer_clock'] = 'clients take one step'
+    if given.local_epochs != 1:
+      unused['local_epochs'] = 'clients take one step; must be 1 or omitted'
+  defaults = client_config.LocalConfig()
+  for name, reason in unused.items():
+    value = getattr(given, name)
+    if value != getattr(defaults, name):
+      hint = f'has no effect with this algorithm: {reason}'
+      raise errors.InputError(name, value, hint)
+  if work.full_batch:
+    return dataclasses.replace(given, local_epochs=1)
+  return given
 
 
 def check_broadcast(

@@ -1,6 +1,5 @@
 """The paper's loop: `initialize` and `next`."""
 
-import dataclasses
 import os
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -101,7 +100,8 @@ class FederatedProcess:
     _check_types(clients, algorithm, config, store_dir)
     self.algorithm = algorithm
     self._rules = checked.rules(algorithm)
-    self.config = _config(algorithm, config or client_config.LocalConfig())
+    config = config or client_config.LocalConfig()
+    self.config = checked.config(algorithm, config)
     self.attack = attack
     self.init = _init(init, isinstance(model, keras.Model), algorithm)
     self._client_store = validation.choice(
@@ -375,39 +375,3 @@ def _init(init: str, given: bool, algorithm: algorithm_lib.Algorithm) -> str:
   if init == 'auto':
     return 'shared' if given or algorithm.shared_start else 'per_client'
   return init
-
-
-def _config(
-  algorithm: algorithm_lib.Algorithm, config: client_config.LocalConfig
-) -> client_config.LocalConfig:
-  """Returns the configuration that an algorithm's clients train with.
-
-  Settings that the algorithm does not use must have their defaults.
-  """
-  work = algorithm.client_work
-  if (work.full_batch or work.plain_sgd) and config.optimizer != 'sgd':
-    raise errors.InputError(
-      'optimizer',
-      config.optimizer,
-      'this algorithm needs plain sgd on clients; the server may have an '
-      'optimizer of its own',
-    )
-  unused = {}
-  rules = (algorithm.mix, algorithm.gate.decide)
-  if not any(getattr(rule, 'uses_clock', True) for rule in rules):
-    unused['anneal_clock'] = 'nothing is annealed'
-  if not algorithm.measures:
-    unused['holdout'] = 'no client measures models on its data'
-  if work.full_batch:
-    unused['optimizer_clock'] = 'clients take one step'
-    if config.local_epochs != 1:
-      unused['local_epochs'] = 'clients take one step; must be 1 or omitted'
-  defaults = client_config.LocalConfig()
-  for name, reason in unused.items():
-    value = getattr(config, name)
-    if value != getattr(defaults, name):
-      hint = f'has no effect with this algorithm: {reason}'
-      raise errors.InputError(name, value, hint)
-  if work.full_batch:
-    return dataclasses.replace(config, local_epochs=1)
-  return config

@@ -18,7 +18,7 @@ from binaries.flags.partition import _FLAG_NAMES, Partition
 from safl_tf import attacks
 from safl_tf.algorithms import registry
 from safl_tf.core import algorithm as algorithm_lib
-from safl_tf.core import client_config, process
+from safl_tf.core import checked, client_config, process
 from safl_tf.data import dataset as dataset_lib
 from safl_tf.data import partition as partition_lib
 from safl_tf.data import registry as data_registry
@@ -103,9 +103,9 @@ def test_conditions_are_those_of_local_training(algorithm):
     config = client_config.LocalConfig(**{field.name: value})
     if field.name in unused:
       with pytest.raises(errors.InputError, match=f'^{field.name}='):
-        process._config(rules, config)
+        checked.config(rules, config)
     else:
-      assert process._config(rules, config) == dataclasses.replace(
+      assert checked.config(rules, config) == dataclasses.replace(
         config, **({'local_epochs': 1} if one_step else {})
       )
   assert ('init' in unused) == rules.shared_start
