@@ -56,8 +56,10 @@ def start(z, num_clients):
   return Server(x, np.zeros_like(x), np.zeros((num_clients, len(x))))
 
 
-def scaffold(process, seed, t, ids, state, global_rate=1.0):
+def scaffold(process, seed, t, ids, state, global_rate=1.0, starts=None):
   """Karimireddy et al. 2020, Algorithm 1, option II.
+
+  Clients start from x, or from `starts`, the models by client.
 
   Returns the new state and, for each client, the mean of its gradients along
   its path.
@@ -66,12 +68,13 @@ def scaffold(process, seed, t, ids, state, global_rate=1.0):
   changes, variate_changes, means = [], [], []
   new = own.copy()
   for k in ids:
-    y, gradients, rates = x, [], []
+    begin = y = x if starts is None else starts[k].astype(np.float64)
+    gradients, rates = [], []
     for features, labels, rate in batches(process, seed, t, k):
       gradients.append(gradient(y, features, labels))
       rates.append(rate)
       y = y - rate * (gradients[-1] - own[k] + c)
-    new[k] = own[k] - c + (x - y) / np.sum(rates)
+    new[k] = own[k] - c + (begin - y) / np.sum(rates)
     changes.append(y - x)
     variate_changes.append(new[k] - own[k])
     means.append(np.average(gradients, axis=0, weights=rates))
