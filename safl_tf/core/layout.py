@@ -3,6 +3,8 @@
 import math
 from typing import NamedTuple
 
+import numpy as np
+
 
 class Tensor(NamedTuple):
   """A tensor of z.
@@ -11,7 +13,8 @@ class Tensor(NamedTuple):
     path: of the Keras variable, such as 'lenet5/conv2d/kernel'.
     shape: of the variable.
     start: of its elements in z.
-    trainable: whether it is trained; others are moving statistics.
+    trainable: whether it is trained; others, such as moving statistics, are
+      changed by training.
   """
 
   path: str
@@ -31,9 +34,15 @@ class Tensor(NamedTuple):
 
 
 class Layout(NamedTuple):
-  """A model's tensors in the order of z, trainable ones first."""
+  """A model's tensors in the order of z, trainable ones first.
+
+  Attributes:
+    tensors: those of z.
+    dtype: of z.
+  """
 
   tensors: tuple[Tensor, ...]
+  dtype: np.dtype = np.dtype(np.float32)
 
   @property
   def size(self) -> int:

@@ -10,7 +10,7 @@ import hashlib
 import io
 import os
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,15 +31,18 @@ class CorruptError(Exception):
 def write(
   path: str,
   arrays: Mapping[str, np.ndarray],
-  client_models: client_store.ClientStore,
-  ids: list[int],
+  client_models: client_store.ClientStore | None = None,
+  ids: Sequence[int] = (),
 ) -> tuple[File, dict[str, Any]]:
   """Writes arrays of any dtype but object, and the models of some clients.
 
+  Without `client_models` it writes the arrays alone.
+
   Returns the file's entry for the manifest, and that of each array.
   """
-  some_id = next(iter(client_models.versions), None)
-  like = np.zeros(0) if some_id is None else client_models[some_id]
+  like = np.zeros(0)
+  if client_models is not None and client_models.versions:
+    like = client_models[next(iter(client_models.versions))]
   with atomic_io.replacing(path) as file:
     writer: Any = _HashingWriter(file)  # implements what zipfile needs
     with zipfile.ZipFile(writer, 'w', zipfile.ZIP_STORED) as archive:
@@ -47,8 +50,9 @@ def write(
         name: _write_array(writer, archive, f'{name}.npy', array)
         for name, array in arrays.items()
       }
-      _write_array(writer, archive, _IDS, np.array(ids, np.int64))
-      _write_models(archive, client_models, ids, like)
+      if client_models is not None:
+        _write_array(writer, archive, _IDS, np.array(ids, np.int64))
+        _write_models(archive, client_models, ids, like)
   entry = {
     'name': os.path.basename(path),
     'bytes': writer.bytes,
@@ -161,7 +165,7 @@ def _write_array(
 def _write_models(
   archive: zipfile.ZipFile,
   client_models: client_store.ClientStore,
-  ids: list[int],
+  ids: Sequence[int],
   like: np.ndarray,
 ) -> None:
   """Adds the array of models, all with the shape and dtype of `like`."""

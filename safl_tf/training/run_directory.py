@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from absl import logging
 
-from safl_tf.training import checkpoint, metrics_log
+from safl_tf.training import checkpoint, checkpoint_io, metrics_log
 from safl_tf.training import hparams as hparams_lib
 from safl_tf.util import atomic_io, errors, output_folder
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
+_FIXED = 'fixed_weights.npz'
 _MEMORY = 'memory/'  # prefix of the names of the aggregator's arrays
 _LARGE_BYTES, _LONG_SECONDS = 100e6, 5.0
 
@@ -159,6 +160,9 @@ class RunDirectory:
   ) -> None:
     """Writes model.json, and attack.json if there is an attack.
 
+    Weights that training does not change are not in checkpoints; they are
+    written once, to fixed_weights.npz.
+
     There is no model.json for a model of a user class without `get_config`: its
     run can be resumed, but not exported by a program without that class.
     """
@@ -181,7 +185,12 @@ class RunDirectory:
       **metadata,
     }
     with _warning_of_damage():
-      _read_model(self.path, self._argument)
+      old = _read_model(self.path, self._argument) or {}
+      _read_fixed(self.path, old.get('fixed'), self._argument)
+    fixed = {str(i): value for i, value in model.fixed.items()}
+    if fixed:
+      file, entries = checkpoint_io.write(str(self.path / _FIXED), fixed)
+      description['fixed'] = {'file': file, 'arrays': entries}
     atomic_io.write_json(self.path / 'model.json', description)
 
   def restore(
@@ -314,6 +323,23 @@ def _read_model(path: pathlib.Path, argument: str) -> dict[str, Any] | None:
   return hparams_lib.read_json(path, 'model.json', fields, argument)
 
 
+def _read_fixed(
+  path: pathlib.Path, written: Any, argument: str
+) -> dict[int, Any]:
+  """Reads fixed_weights.npz, by what model.json says of it, if anything."""
+  if written is None:
+    return {}
+  try:
+    file, entries = written['file'], written['arrays']
+    arrays = checkpoint_io.read_arrays(str(path), file, entries)
+  except checkpoint_io.CorruptError as error:
+    raise errors.InputError(argument, path, str(error)) from error
+  except (KeyError, TypeError, ValueError) as error:
+    hint = 'model.json has no valid field fixed'
+    raise errors.InputError(argument, path, hint) from error
+  return {int(name): array for name, array in arrays.items()}
+
+
 class LoadedRun(NamedTuple):
   """A run's newest global model, as a plain Keras model.
 
@@ -334,6 +360,7 @@ def load(path: str | pathlib.Path, argument: str = 'run') -> LoadedRun:
 
   from safl_tf.algorithms.fed_ma import layer_chain, progress
   from safl_tf.core import flat_model
+  from safl_tf.data import arrays
 
   check_is_run(path, argument)
   path = pathlib.Path(path)
@@ -347,9 +374,12 @@ def load(path: str | pathlib.Path, argument: str = 'run') -> LoadedRun:
     raise errors.InputError(argument, path, 'has no global model yet')
   number = restored.round_number
   input_spec, from_logits = config.pop('inputs'), config.pop('from_logits')
+  fixed = _read_fixed(path, config.pop('fixed', None), argument)
   try:
-    example = flat_model.zeros_like_spec(input_spec)
+    example = arrays.zeros_like_spec(input_spec)
     model = keras.saving.deserialize_keras_object(config.pop('model'))
+    for i, value in fixed.items():
+      model.non_trainable_variables[i].assign(value)
     flat = flat_model.FlatModel(model, example)
   except Exception as error:  # a damaged file, or a class that is not here
     hint = f'Keras cannot rebuild model.json ({errors.reason(error)})'
@@ -358,7 +388,11 @@ def load(path: str | pathlib.Path, argument: str = 'run') -> LoadedRun:
   if widths is not None:  # FedMA may have widened layers
     rebuild = functools.partial(layer_chain.rebuild, flat.template, widths)
     flat = flat_model.FlatModel(rebuild, example)
-  model = flat.to_model(restored.arrays['z_bar'])
+  z_bar = restored.arrays['z_bar']
+  if len(z_bar) != flat.size or fixed.keys() != flat.fixed.keys():
+    hint = 'model.json does not describe the model of its checkpoints'
+    raise errors.InputError(argument, path, hint)
+  model = flat.to_model(z_bar)
   metadata = {'round': number, **config}
   return LoadedRun(model, input_spec, from_logits, number, metadata)
 

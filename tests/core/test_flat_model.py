@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from safl_tf.core import flat_model, seeds
+from safl_tf.data import arrays
 from safl_tf.util import errors
 from tests import tiny
 
@@ -384,13 +385,13 @@ def test_input_spec():
   flat = flat_model.FlatModel(tiny.named_inputs, tiny.named_halves(X))
   part = {'shape': [4], 'dtype': 'float32'}
   assert flat.input_spec == {'a': part, 'b': part}
-  zeros = flat_model.zeros_like_spec(flat.input_spec)
+  zeros = arrays.zeros_like_spec(flat.input_spec)
   assert {k: (v.shape, str(v.dtype)) for k, v in zeros.items()} == {
     'a': ((2, 4), 'float32'),
     'b': ((2, 4), 'float32'),
   }
   several = flat_model.FlatModel(tiny.two_inputs, tiny.halves(X)).input_spec
-  assert [z.shape for z in flat_model.zeros_like_spec(several)] == [(2, 4)] * 2
+  assert [z.shape for z in arrays.zeros_like_spec(several)] == [(2, 4)] * 2
 
 
 def test_lowered_models_must_have_the_same_variables():
