@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from absl import logging
 
-from safl_tf.training import checkpoint, checkpoint_io, metrics_log
+from safl_tf.training import checkpoint, metrics_log, model_file
 from safl_tf.training import hparams as hparams_lib
 from safl_tf.util import atomic_io, errors, output_folder
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
-_FIXED = 'fixed_weights.npz'
 _MEMORY = 'memory/'  # prefix of the names of the aggregator's arrays
 _LARGE_BYTES, _LONG_SECONDS = 100e6, 5.0
 
@@ -158,40 +157,14 @@ class RunDirectory:
   def describe(
     self, process: 'process.FederatedProcess', metadata: Mapping[str, Any]
   ) -> None:
-    """Writes model.json, and attack.json if there is an attack.
-
-    Weights that training does not change are not in checkpoints; they are
-    written once, to fixed_weights.npz.
-
-    There is no model.json for a model of a user class without `get_config`: its
-    run can be resumed, but not exported by a program without that class.
-    """
-    from safl_tf.core import flat_model
-
+    """Writes the model's files, and attack.json if there is an attack."""
     if process.attack is not None:
       clients = process.malicious.tolist()
       attack = {**process.attack.to_json(), 'clients': clients}
       atomic_io.write_json(self.path / 'attack.json', attack)
-    model = process.model
-    try:
-      config = flat_model.architecture(model.template)
-    except NotImplementedError:
-      logging.info('%s has no get_config: no model.json', model.template.name)
-      return
-    description = {
-      'model': config,
-      'from_logits': model.from_logits,
-      'inputs': model.input_spec,
-      **metadata,
-    }
     with _warning_of_damage():
-      old = _read_model(self.path, self._argument) or {}
-      _read_fixed(self.path, old.get('fixed'), self._argument)
-    fixed = {str(i): value for i, value in model.fixed.items()}
-    if fixed:
-      file, entries = checkpoint_io.write(str(self.path / _FIXED), fixed)
-      description['fixed'] = {'file': file, 'arrays': entries}
-    atomic_io.write_json(self.path / 'model.json', description)
+      model_file.read(self.path, self._argument)
+    model_file.write(self.path, process.model, metadata)
 
   def restore(
     self, initial: 'process.FederatedState'
@@ -312,34 +285,6 @@ def _warning_of_damage() -> Iterator[None]:
     logging.warning('%s; it is written again', error)
 
 
-def _read_model(path: pathlib.Path, argument: str) -> dict[str, Any] | None:
-  """Reads model.json; returns None if the file does not exist."""
-  fields = {
-    'model': dict,
-    'from_logits': bool,
-    'inputs': object,
-    'class_names': list,
-  }
-  return hparams_lib.read_json(path, 'model.json', fields, argument)
-
-
-def _read_fixed(
-  path: pathlib.Path, written: Any, argument: str
-) -> dict[int, Any]:
-  """Reads fixed_weights.npz, by what model.json says of it, if anything."""
-  if written is None:
-    return {}
-  try:
-    file, entries = written['file'], written['arrays']
-    arrays = checkpoint_io.read_arrays(str(path), file, entries)
-  except checkpoint_io.CorruptError as error:
-    raise errors.InputError(argument, path, str(error)) from error
-  except (KeyError, TypeError, ValueError) as error:
-    hint = 'model.json has no valid field fixed'
-    raise errors.InputError(argument, path, hint) from error
-  return {int(name): array for name, array in arrays.items()}
-
-
 class LoadedRun(NamedTuple):
   """A run's newest global model, as a plain Keras model.
 
@@ -364,7 +309,7 @@ def load(path: str | pathlib.Path, argument: str = 'run') -> LoadedRun:
 
   check_is_run(path, argument)
   path = pathlib.Path(path)
-  config = _read_model(path, argument) or {}
+  config, fixed = model_file.read(path, argument)
   try:
     checkpoints = checkpoint.Checkpoints(path / 'checkpoints')
     restored = checkpoints.restore_latest(repair=False)
@@ -374,7 +319,6 @@ def load(path: str | pathlib.Path, argument: str = 'run') -> LoadedRun:
     raise errors.InputError(argument, path, 'has no global model yet')
   number = restored.round_number
   input_spec, from_logits = config.pop('inputs'), config.pop('from_logits')
-  fixed = _read_fixed(path, config.pop('fixed', None), argument)
   try:
     example = arrays.zeros_like_spec(input_spec)
     model = keras.saving.deserialize_keras_object(config.pop('model'))
