@@ -299,7 +299,7 @@ class ClientUpdate:
   ) -> tuple[list[tf.Tensor], flat_model.Parts, tf.Tensor, tf.Tensor]:
     """Returns the i-th batch's gradients, new parts, total loss and size."""
     x, labels, weights = self._batch(trim_padding, i, plan)
-    with tf.GradientTape() as tape:
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
       tape.watch(parts.trainable)
       outputs, extra, non_trainable = self._model.apply(parts, x, training=True)
       total = tf.reduce_sum(self._loss(labels, outputs) * weights)
@@ -448,6 +448,8 @@ class ClientUpdate:
     # Not plan.counts[i]: XLA would compile a step again for every i.
     examples, count = tf.gather(plan.examples, i), tf.gather(plan.counts, i)
     if trim_padding:
+      # Convolutions need an example, even if no one uses the result.
+      count = tf.maximum(count, 1)
       examples = examples[:count]
       weights = tf.ones([count], tf.float32)
     else:

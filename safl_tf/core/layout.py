@@ -13,7 +13,8 @@ class Tensor(NamedTuple):
     path: of the Keras variable, such as 'lenet5/conv2d/kernel'.
     shape: of the variable.
     start: of its elements in z.
-    trainable: whether it is trained; others are moving statistics.
+    trainable: whether it is trained; others, such as moving statistics, are
+      changed by training.
   """
 
   path: str
@@ -36,7 +37,7 @@ class Layout(NamedTuple):
   """A model's tensors in the order of z, trainable ones first.
 
   Attributes:
-    tensors: of the model.
+    tensors: those of z.
     dtype: of z.
   """
 

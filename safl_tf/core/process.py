@@ -60,8 +60,10 @@ class FederatedProcess:
     init: 'per_client' gives each client its own initial model, as in the paper;
       'shared' gives all the same one: the weights of `model` if it is a model,
       one random draw if it is a function. Both keep what a given model does
-      not train, such as frozen layers. 'auto' is 'shared' for a model, which
-      so starts from its weights, and 'per_client' for a function.
+      not train, such as frozen layers; those of a function are built with a
+      fixed seed, the same for all clients, seeds and processes. 'auto' is
+      'shared' for a model, which so starts from its weights, and 'per_client'
+      for a function.
     executor: 'serial', 'threads', 'vectorized' or 'auto', see `executors`.
     jit_compile: 'auto', 'true' or 'false': whether XLA compiles local training.
     device: 'auto', 'cpu', 'gpu' (all GPUs) or one such as 'gpu:1'.

@@ -34,6 +34,20 @@ def named_leaves(x: Any) -> list[tuple[str, np.ndarray]]:
   return [('x', x)]
 
 
+def map_spec(function: Callable[[dict[str, Any]], Any], spec: Any) -> Any:
+  """Maps over a model's `input_spec`, whose leaves are {'shape', 'dtype'}."""
+  if isinstance(spec, dict) and set(spec) == {'shape', 'dtype'}:
+    return function(spec)
+  if isinstance(spec, dict):
+    return {name: map_spec(function, part) for name, part in spec.items()}
+  return [map_spec(function, part) for part in spec]
+
+
+def zeros_like_spec(spec: Any) -> Any:
+  """Returns a batch of two zero inputs."""
+  return map_spec(lambda s: np.zeros((2, *s['shape']), s['dtype']), spec)
+
+
 def array(name: str, value: Any) -> np.ndarray:
   """Converts a value to an array, without a copy if possible."""
   kind = type(value).__name__

@@ -19,7 +19,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from safl_tf.core import flat_model, losses
+from safl_tf.core import losses
+from safl_tf.data import arrays
 from safl_tf.training import export_check, export_files
 from safl_tf.training.export_files import KERAS_FILE, SAVED_MODEL
 from safl_tf.util import choices, errors, output_folder, validation
@@ -114,7 +115,7 @@ def _write(
 def _write_saved_model(
   model: keras.Model, path: pathlib.Path, input_spec: Any, from_logits: bool
 ) -> None:
-  signature = flat_model.map_spec(
+  signature = arrays.map_spec(
     lambda spec: tf.TensorSpec([None, *spec['shape']], spec['dtype']),
     input_spec,
   )
@@ -137,26 +138,26 @@ def _check(
   from_logits: bool,
 ) -> None:
   """Loads an export in another process and compares predictions."""
-  arrays: dict[str, Any] = {}
+  stored: dict[str, Any] = {}
 
   def store(spec: dict[str, Any], batch: int) -> str:
-    key = f'inputs_{len(arrays)}'
-    arrays[key] = _random_inputs(spec, batch)
+    key = f'inputs_{len(stored)}'
+    stored[key] = _random_inputs(spec, batch)
     return key
 
   batches = []
   for size in (1, 7):
-    keys = flat_model.map_spec(functools.partial(store, batch=size), input_spec)
-    inputs = keras.tree.map_structure(arrays.__getitem__, keys)
+    keys = arrays.map_spec(functools.partial(store, batch=size), input_spec)
+    inputs = keras.tree.map_structure(stored.__getitem__, keys)
     outputs = tf.cast(model(inputs, training=False), tf.float32)
     probabilities = losses.probabilities(outputs, from_logits)
-    arrays[f'outputs_{size}'] = outputs.numpy()
-    arrays[f'probabilities_{size}'] = probabilities.numpy()
+    stored[f'outputs_{size}'] = outputs.numpy()
+    stored[f'probabilities_{size}'] = probabilities.numpy()
     batches.append((keys, f'outputs_{size}', f'probabilities_{size}'))
   half = '16' in str(model.dtype_policy.compute_dtype)
   request = (names, batches, 1e-2 if half else 1e-5)
   (folder / export_check.REQUEST).write_text(json.dumps(request))
-  np.savez(folder / export_check.ARRAYS, **arrays)
+  np.savez(folder / export_check.ARRAYS, **stored)
   try:
     done = subprocess.run(
       [sys.executable, '-P', export_check.__file__, str(folder)],

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from absl import logging
 
 from safl_tf.core import client_store
-from safl_tf.training import checkpoint, metrics_log
+from safl_tf.training import checkpoint, metrics_log, model_file
 from safl_tf.training import hparams as hparams_lib
 from safl_tf.util import atomic_io, errors, output_folder
 
@@ -159,32 +159,14 @@ class RunDirectory:
   def describe(
     self, process: 'process.FederatedProcess', metadata: Mapping[str, Any]
   ) -> None:
-    """Writes model.json, and attack.json if there is an attack.
-
-    There is no model.json for a model of a user class without `get_config`: its
-    run can be resumed, but not exported by a program without that class.
-    """
-    from safl_tf.core import flat_model
-
+    """Writes the model's files, and attack.json if there is an attack."""
     if process.attack is not None:
       clients = process.malicious.tolist()
       attack = {**process.attack.to_json(), 'clients': clients}
       atomic_io.write_json(self.path / 'attack.json', attack)
-    model = process.model
-    try:
-      config = flat_model.architecture(model.template)
-    except NotImplementedError:
-      logging.info('%s has no get_config: no model.json', model.template.name)
-      return
-    description = {
-      'model': config,
-      'from_logits': model.from_logits,
-      'inputs': model.input_spec,
-      **metadata,
-    }
     with _warning_of_damage():
-      _read_model(self.path, self._argument)
-    atomic_io.write_json(self.path / 'model.json', description)
+      model_file.read(self.path, self._argument)
+    model_file.write(self.path, process.model, metadata)
 
   def restore(
     self, initial: 'process.FederatedState'
@@ -325,17 +307,6 @@ def _warning_of_damage() -> Iterator[None]:
     logging.warning('%s; it is written again', error)
 
 
-def _read_model(path: pathlib.Path, argument: str) -> dict[str, Any] | None:
-  """Reads model.json; returns None if the file does not exist."""
-  fields = {
-    'model': dict,
-    'from_logits': bool,
-    'inputs': object,
-    'class_names': list,
-  }
-  return hparams_lib.read_json(path, 'model.json', fields, argument)
-
-
 class LoadedRun(NamedTuple):
   """A run's newest global model, as a plain Keras model.
 
@@ -356,10 +327,11 @@ def load(path: str | pathlib.Path, argument: str = 'run') -> LoadedRun:
 
   from safl_tf.algorithms.fed_ma import layer_chain, progress
   from safl_tf.core import flat_model
+  from safl_tf.data import arrays
 
   check_is_run(path, argument)
   path = pathlib.Path(path)
-  config = _read_model(path, argument) or {}
+  config, fixed = model_file.read(path, argument)
   try:
     checkpoints = checkpoint.Checkpoints(path / 'checkpoints')
     restored = checkpoints.restore_latest(repair=False)
@@ -370,8 +342,10 @@ def load(path: str | pathlib.Path, argument: str = 'run') -> LoadedRun:
   number = restored.round_number
   input_spec, from_logits = config.pop('inputs'), config.pop('from_logits')
   try:
-    example = flat_model.zeros_like_spec(input_spec)
+    example = arrays.zeros_like_spec(input_spec)
     model = keras.saving.deserialize_keras_object(config.pop('model'))
+    for i, value in fixed.items():
+      model.non_trainable_variables[i].assign(value)
     flat = flat_model.FlatModel(model, example)
   except Exception as error:  # a damaged file, or a class that is not here
     hint = f'Keras cannot rebuild model.json ({errors.reason(error)})'
@@ -380,7 +354,11 @@ def load(path: str | pathlib.Path, argument: str = 'run') -> LoadedRun:
   if widths is not None:  # FedMA may have widened layers
     rebuild = functools.partial(layer_chain.rebuild, flat.template, widths)
     flat = flat_model.FlatModel(rebuild, example)
-  model = flat.to_model(restored.arrays['z_bar'])
+  z_bar = restored.arrays['z_bar']
+  if len(z_bar) != flat.size or fixed.keys() != flat.fixed.keys():
+    hint = 'model.json does not describe the model of its checkpoints'
+    raise errors.InputError(argument, path, hint)
+  model = flat.to_model(z_bar)
   metadata = {'round': number, **config}
   return LoadedRun(model, input_spec, from_logits, number, metadata)
 
