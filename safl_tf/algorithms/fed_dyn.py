@@ -49,8 +49,9 @@ def build_fed_dyn(
   def end(
     begun: client_work.ClientRound, trained: client_work.Trained
   ) -> client_work.Trained:
-    slope = begun.kept['slope'] - a * (trained.z - begun.received['z'])
-    return trained._replace(kept={**trained.kept, 'slope': slope})
+    slope = begun.kept['slope']
+    path = (trained.z - begun.received['z'])[: slope.shape[0]]
+    return trained._replace(kept={**trained.kept, 'slope': slope - a * path})
 
   def average(
     memory: aggregate.Memory,
@@ -69,7 +70,9 @@ def build_fed_dyn(
   return dataclasses.replace(
     fed_avg.build_fed_avg(fraction, clients_per_round),
     client_work=client_work.ClientWork(
-      init=lambda layout: {'slope': np.zeros(layout.size, layout.dtype)},
+      init=lambda layout: {
+        'slope': np.zeros(layout.trainable_size, layout.dtype)
+      },
       start=start,
       gradient=gradient,
       end=end,

@@ -74,7 +74,7 @@ def _validate(rules: algorithm.Algorithm) -> None:
 
 
 def _zero_variate(layout: aggregate.Layout) -> aggregate.Memory:
-  return {'c': np.zeros(layout.size, layout.dtype)}
+  return {'c': np.zeros(layout.trainable_size, layout.dtype)}
 
 
 def _start(begun: client_work.ClientRound) -> algorithm.Tensors:
@@ -92,7 +92,8 @@ def _end(
   begun: client_work.ClientRound, trained: client_work.Trained
 ) -> client_work.Trained:
   total = tf.cast(trained.steps * begun.learning_rate, trained.z.dtype)
-  change = (begun.w - trained.z) / total - begun.received['c']
+  path = (begun.w - trained.z)[: begun.kept['c'].shape[0]]
+  change = path / total - begun.received['c']
   return trained._replace(
     kept={**trained.kept, 'c': begun.kept['c'] + change},
     upload={**trained.upload, 'c_change': change},

@@ -108,7 +108,8 @@ class ClientWork(NamedTuple):
     receives: layout -> the arrays, besides z̄, that clients receive, with their
       first values. `Aggregator.broadcast` provides them.
     start: ClientRound -> what `gradient` and `project` use: scalars, and
-      vectors [P], of which they get the part of each trainable tensor.
+      vectors as long as z or its trainable part, of which they get the part of
+      each trainable tensor.
     gradient: (g, w, values, weight) -> the gradient that the optimizer gets in
       place of g, for each trainable tensor w. g is `weight` times the gradient
       of the mean loss over the batch: 1, or with `loss_reduction='sum'` the

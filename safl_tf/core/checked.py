@@ -90,7 +90,7 @@ def config(
   if (work.full_batch or work.plain_sgd) and given.optimizer != 'sgd':
     raise errors.InputError(
       'optimizer',
-      given.optimizer,
+      getattr(given.optimizer, 'name', given.optimizer),
       'this algorithm needs plain sgd on clients; the server may have an '
       'optimizer of its own',
     )
@@ -146,8 +146,8 @@ def _work(work: algorithm_lib.ClientWork) -> algorithm_lib.ClientWork:
     assert work.start is not None
     values = _named('client_work.start', work.start(begun))
     for name, value in values.items():
-      if value.shape.rank and value.shape != begun.w.shape:
-        hint = f'must be a scalar or have shape {begun.w.shape}'
+      if value.shape.rank not in (0, 1):
+        hint = 'must be a scalar or a vector like z'
         _refuse('client_work.start', f'{name} {_format_value(value)}', hint)
     return values
 

@@ -75,6 +75,9 @@ class ClientStore:
   def __len__(self) -> int:
     return len(self._handles)
 
+  # Every client has an array, so that a loop over them would never end.
+  __iter__ = None
+
   def put(self, array: np.ndarray) -> Handle:
     """Stores an array for `updated`; it takes space while the handle exists."""
     if array.dtype.hasobject:

@@ -206,9 +206,18 @@ class FlatModel:
     return Parts(values[:count], non_trainable)
 
   def split_trainable(self, vector: tf.Tensor) -> list[tf.Tensor]:
-    """Splits a vector [P] into one tensor for each trainable variable."""
+    """Splits a vector into one tensor for each trainable variable.
+
+    Args:
+      vector: as long as z, or as its trainable part.
+    """
     count = len(self.template.trainable_variables)
-    values = tf.split(vector, self._sizes)[:count]
+    size = self.layout.trainable_size
+    if vector.shape[0] not in (self.size, size):
+      hint = f'must have the length of z, {self.size}, or of what is trained'
+      place = f'{vector.dtype.name} {list(vector.shape)}'
+      raise errors.InputError('client_work.start', place, f'{hint}, {size}')
+    values = tf.split(vector[:size], self._sizes[:count])
     return [
       tf.cast(tf.reshape(v, shape), dtype if v.dtype.is_floating else v.dtype)
       for v, shape, dtype in zip(

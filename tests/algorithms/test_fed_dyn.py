@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 import safl_tf
+from examples import client_drift as quadratic
 from safl_tf.algorithms import registry
 from safl_tf.rules import gate
 from safl_tf.util import errors
-from tests import papers, quadratic, tiny, tiny_rounds
+from tests import papers, tiny, tiny_rounds
 from tests.algorithms import test_scaffold as common
 
 A = 0.25

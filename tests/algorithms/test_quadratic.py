@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from examples import client_drift as quadratic
 from safl_tf.algorithms import registry
-from tests import quadratic
 
 MU, A = 0.5, 1.0
 OPTIONS = {

@@ -9,11 +9,12 @@ import pytest
 import tensorflow as tf
 
 import safl_tf
+from examples import client_drift as quadratic
 from safl_tf.algorithms import registry
 from safl_tf.core import seeds
 from safl_tf.rules import aggregate, gate
 from safl_tf.util import choices, errors
-from tests import papers, quadratic, tiny, tiny_rounds
+from tests import papers, tiny, tiny_rounds
 
 SIZES = (20, 13, 31, 7)
 CLIENTS = tiny.clients(SIZES)

@@ -8,7 +8,7 @@ import pytest
 import safl_tf
 from safl_tf import attacks
 from safl_tf.algorithms import registry
-from safl_tf.core import client_config, process
+from safl_tf.core import checked, client_config, process
 from safl_tf.data import partition
 from safl_tf.rules import aggregate, gate, mix
 from safl_tf.training import checkpoint, loop
@@ -24,7 +24,7 @@ def build(*args, **kwargs):
 
 def local(name, **settings):
   """A process of an algorithm whose clients train with these settings."""
-  return lambda: process._config(registry.build(name), LocalConfig(**settings))
+  return lambda: checked.config(registry.build(name), LocalConfig(**settings))
 
 
 def make(**options):
@@ -43,7 +43,7 @@ REFUSED = {
   'of another algorithm': (
     build('fedavg', nu=0.3),
     'nu=0.3: has no effect: fedavg, aggregator=auto, server_optimizer=none '
-    'takes fraction, clients_per_round; it is for extended_safl',
+    'takes fraction, clients_per_round, proximal_mu; it is for extended_safl',
   ),
   'its default': (build('fedavg', nu=0.5), 'nu=0.5: has no effect: '),
   'of no algorithm': (build('safl', seed=3), 'seed=3: no such option; '),
@@ -104,10 +104,10 @@ REFUSED = {
     'anneal_clock=step: has no effect ',
   ),
   'mu, local_only': (
-    local('local_only', proximal_mu=1.0),
-    'proximal_mu=1.0: has no effect with this algorithm: clients never receive',
+    build('local_only', proximal_mu=1.0),
+    'proximal_mu=1.0: has no effect: local_only, aggregator=auto, ',
   ),
-  'mu, fedsgd': (local('fedsgd', proximal_mu=1.0), 'proximal_mu=1.0: has no '),
+  'mu, fedsgd': (build('fedsgd', proximal_mu=1.0), 'proximal_mu=1.0: has no '),
   'epochs, fedsgd': (
     local('fedsgd', local_epochs=5),
     'local_epochs=5: has no ',
@@ -216,10 +216,10 @@ def test_rules_of_a_user_may_use_the_clock():
 
   step = LocalConfig(anneal_clock='step')
   rules = dataclasses.replace(safl_tf.build_fed_avg(), mix=own_mix)
-  assert process._config(rules, step) == step
-  own_gate = gate.Gate(lambda *args: gate.always().decide(*args), False)
+  assert checked.config(rules, step) == step
+  own_gate = gate.Gate(lambda *args: gate.always().decide(*args))
   rules = dataclasses.replace(safl_tf.build_fed_avg(), gate=own_gate)
-  assert process._config(rules, step) == step
+  assert checked.config(rules, step) == step
 
 
 def test_limits_are_the_same_in_python():
@@ -229,9 +229,10 @@ def test_limits_are_the_same_in_python():
     local_epochs=top['local_epochs'],
     batch_size=top['batch_size'],
     learning_rate=top['learning_rate'],
-    proximal_mu=top['proximal_mu'],
     holdout=top['holdout'],
   )
   assert loop.Schedule(top['rounds'], top['eval_every'], 1, 1.0)
   assert registry.build('extended_safl', temperature=top['temperature'])
+  assert registry.build('feddyn', feddyn_alpha=top['feddyn_alpha'])
+  assert registry.build('fedprox', proximal_mu=top['proximal_mu'])
   assert partition.dirichlet(top['num_clients'], top['dirichlet_alpha'])

@@ -15,6 +15,7 @@ import tensorflow as tf
 from absl import logging
 
 import safl_tf
+from safl_tf.algorithms import registry
 from safl_tf.training import hparams as hparams_lib
 from safl_tf.util import errors
 from tests import tiny
@@ -253,7 +254,16 @@ CASES = {
   'optimizer': ({}, config(optimizer='adam'), ['optimizer was sgd, is adam']),
   'loss': ({}, config(loss='paper'), ['loss was categorical, is paper']),
   'reduction': ({}, config(loss_reduction='mean'), ['loss_reduction']),
-  'proximal_mu': ({}, config(proximal_mu=0.1), ['proximal_mu was 0.0, is 0.1']),
+  'client work': (
+    {},
+    {'algorithm': registry.build('safl', proximal_mu=0.1)},
+    ['client_work'],
+  ),
+  'proximal_mu': (
+    {'algorithm': registry.build('safl', proximal_mu=0.1)},
+    {'algorithm': registry.build('safl', proximal_mu=0.2)},
+    ['client_work'],
+  ),
   'schedule': (
     {'config': scheduled(0.01)},
     {'config': scheduled(0.02)},

@@ -207,7 +207,7 @@ TENSOR_WORKS |= {
     (
       'a shorter vector',
       lambda begun: {'v': begun.w[1:]},
-      r'v float32 \[62\]: must be a scalar or have shape \(63,\)',
+      r'float32 \[62\]: must have the length of z, 63, or of what is trained',
     ),
     ('a matrix', lambda begun: {'v': begun.w[None]}, r'v float32 \[1, 63\]: '),
   ]

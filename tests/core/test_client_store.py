@@ -219,3 +219,10 @@ def test_a_handle_does_not_keep_the_matrix_of_a_row():
   del matrix
   assert gone() is None
   np.testing.assert_array_equal(handle.read(), [0, 0, 0])
+
+
+@pytest.mark.parametrize('use', [list, np.asarray, np.isfinite])
+def test_a_loop_over_all_clients_is_refused(use):
+  """Every client has an initial array, so the loop would never end."""
+  with pytest.raises(TypeError):
+    use(client_store.create('ram', lambda k: np.zeros(3)))

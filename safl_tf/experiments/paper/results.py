@@ -24,7 +24,6 @@ ALGORITHMS = {
   'centralized': 'Centralised',
   'fedsgd': 'FedSGD',
   'fedavg': 'FedAvg',
-  'fedprox': 'FedProx',
   'safl': 'SAFL',
   'extended_safl': 'Extended SAFL',
   'ida': 'IDA',
