@@ -243,5 +243,8 @@ def test_an_aggregator_without_variates_is_refused():
   algorithm = dataclasses.replace(
     safl_tf.build_scaffold(), aggregate=aggregate.by_size()
   )
-  with pytest.raises(errors.InputError, match='client_work receives'):
+  with pytest.raises(
+    errors.InputError,
+    match='^client_work.receives=c: aggregate.broadcast has nothing',
+  ):
     make(algorithm)

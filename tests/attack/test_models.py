@@ -159,7 +159,7 @@ REFUSED = {
       'config': ONE_STEP,
       'init': 'per_client',
     },
-    'one step have no models of their own; use auto',
+    'starts from a shared model; use auto',
   ),
 }
 

@@ -139,17 +139,17 @@ def test_uploads_are_a_lazy_sequence():
 def test_what_is_withheld_is_kept_but_not_uploaded():
   seen = Recorded()
   decide = lambda seed, t, metrics: safl_tf.gate.Decision(
-    metrics['train_loss'] < 1.0, 0.5, 0.0
+    metrics['distance'] < 0.35, 0.5, 0.0
   )
   algorithm = dataclasses.replace(
     safl_tf.build_fed_avg(),
-    gate=safl_tf.gate.Gate(decide, needs=('train_loss',)),
+    gate=safl_tf.gate.Gate(decide, needs=('distance',)),
     aggregate=safl_tf.aggregate.Aggregator(seen),
   )
   trainer = tiny_rounds.make(algorithm)
   states, metrics = tiny_rounds.run(trainer, 4)
   for t, (updates, measured) in enumerate(zip(seen, metrics, strict=True)):
-    sent = measured.metrics['train_loss'] < 1.0
+    sent = measured.metrics['distance'] < 0.35
     expected = measured.ids if t == 0 else measured.ids[sent]
     np.testing.assert_array_equal(updates.ids, expected)
     for k, z in zip(updates.ids, updates.z, strict=True):

@@ -99,7 +99,7 @@ def test_nothing_is_written_twice_a_run(tmp_path):
   for path in (tmp_path / 'checkpoints').glob('*.npz'):
     with np.load(path) as arrays:
       assert arrays['z_bar'].shape == (head,)
-      assert arrays['client_models'].shape[1] == head
+      assert arrays['clients/z/arrays'].shape[1] == head
   with np.load(tmp_path / NAME) as arrays:
     assert {name: a.shape for name, a in arrays.items()} == {
       '0': (8, 5),

@@ -41,7 +41,8 @@ SMALL_DEEP = (SMALL_DEEP >= 15) & (SMALL_DEEP < 39)
 
 
 def updates(t, ids, z, m):
-  return aggregate.Updates(t=t, ids=np.asarray(ids), z=list(z), m=np.asarray(m))
+  arrays = {'z': list(z)}
+  return aggregate.Updates(t, np.asarray(ids), arrays, np.asarray(m), 99)
 
 
 def rounds(last, clients=8, size=SMALL.size, dtype=np.float32, seed=0):
@@ -72,11 +73,12 @@ def by_hand(received, base=A, deep=None, deep_rounds=()):
   places = {'shallow': ~deep, 'deep': deep}
   sent = {'shallow': {}, 'deep': {}}
   z_bar, result = np.zeros(SMALL.size), []
-  for t, ids, z, m in received:
-    z_bar = z_bar.copy()
+  for update in received:
+    t, z_bar = update.t, z_bar.copy()
     for part in ['shallow', 'deep'] if t in deep_rounds else ['shallow']:
       place = places[part]
-      for k, model, size in zip(ids, z, m, strict=True):
+      rows = zip(update.ids, update.z, update.m, strict=True)
+      for k, model, size in rows:
         sent[part][int(k)] = (t, size, model[place].astype(np.float64))
       values = list(sent[part].values())
       raw = [size * base ** -(t - tau) for tau, size, _ in values]
