@@ -245,6 +245,6 @@ def test_an_aggregator_without_variates_is_refused():
   )
   with pytest.raises(
     errors.InputError,
-    match='^client_work.receives=c: aggregate.broadcast has nothing',
+    match=r'^client_work.receives=c: aggregate.broadcast has nothing',
   ):
     make(algorithm)
