@@ -66,10 +66,8 @@ class Hardware(Group, topic='hardware'):
   client_store: str = choice(
     'ram',
     choices.CLIENT_STORES,
-    'Location of client models, and of the uploads that astw remembers, '
-    'between rounds; mmap is a temporary file in the folder of the run, for '
-    'models that exceed the memory.',
-    When(algorithm=Others(['fedsgd'])) | When(aggregator=('astw',)),
+    'Location of what clients keep and upload; mmap is a temporary file in the '
+    'folder of the run, for models that exceed the memory.',
   )
   jit_compile: str = choice(
     'auto', choices.JIT_COMPILES, 'Whether to compile training with XLA.'

@@ -68,10 +68,10 @@ class FederatedProcess:
     jit_compile: 'auto', 'true' or 'false': whether XLA compiles local training.
     device: 'auto', 'cpu', 'gpu' (all GPUs) or one such as 'gpu:1'.
     stack: how many clients 'vectorized' stacks; by memory if None.
-    client_store: where clients' models, and an aggregator's arrays of each
-      client, are kept between rounds: 'ram', or 'mmap' for a temporary file,
-      for populations larger than the memory.
-    store_dir: the directory of that file; the system's by default.
+    client_store: where what clients keep and upload is stored, and what an
+      aggregator remembers of each client: 'ram', or 'mmap' for temporary
+      files, for more models than fit into memory.
+    store_dir: the directory of these files; the system's by default.
     attack: what malicious clients do, if there are any; see `attacks`.
     from_logits: whether the model's outputs are logits. By default the loss of
       a compiled model says it, or else the activation of the last layer.

@@ -33,11 +33,6 @@ NO_EFFECT = [
   ('--algorithm=fedsgd --optimizer=adam', '--optimizer=adam: has no effect '),
   ('--algorithm=fedsgd --loss_reduction=sum', '--loss_reduction=sum: has no '),
   ('--algorithm=fedsgd --proximal_mu=1', '--proximal_mu=1.0: has no effect '),
-  ('--algorithm=fedsgd --client_store=mmap', '--client_store=mmap: has no '),
-  (
-    '--algorithm=fedsgd --aggregator=median --client_store=mmap',
-    '--client_store=mmap: has no effect ',
-  ),
   ('--algorithm=local_only --proximal_mu=1', '--proximal_mu=1.0: has no '),
   ('--algorithm=local_only --aggregator=krum', '--aggregator=krum: has no '),
   ('--algorithm=centralized --aggregator=median', '--aggregator=median: has '),

@@ -109,7 +109,7 @@ def test_conditions_are_those_of_local_training(algorithm):
         config, **({'local_epochs': 1} if one_step else {})
       )
   assert ('init' in unused) == rules.shared_start
-  assert ('client_store' in unused) == one_step
+  assert 'client_store' not in unused
   assert ('anneal_clock' in unused) == ('temperature' in unused)
   assert ('holdout' in unused) == (not rules.measures)
 
