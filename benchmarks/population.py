@@ -140,8 +140,8 @@ def cohort_section(cycles: int, cohorts: Sequence[int]) -> str:
       '## Cohorts: a dense model of 0.5M parameters, one step a client',
       f'{reports.provenance("benchmarks.population")} The median of {cycles} '
       'rounds each, taken in turns. In `ram` there are the models before and '
-      'after a round; in `mmap` only a few. One step a client is the worst case '
-      'for the time of `mmap`.',
+      'after a round; in `mmap` only a few. One step a client is the worst '
+      'case for the time of `mmap`.',
       tables.to_markdown(lines, left=2).rstrip(),
     ]
   )
