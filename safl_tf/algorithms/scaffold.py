@@ -20,8 +20,9 @@ def build_scaffold(
     w ← w - α·(g(w) - c_k + c)
     c_k⁺ = c_k - c + (x - y)/(K·α)
 
-  where x is the model after, y that after K local steps. The server averages,
-  unweighted, over the uploads of the round, with n the number of all clients:
+  where x is the model before and y the one after K local steps. The server
+  averages, unweighted, over the uploads of the round, with n the number of all
+  clients:
 
     z̄ ← mean_k y_k,   c ← c + Σ_k (c_k⁺ - c_k)/n
 
