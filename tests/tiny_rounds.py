@@ -33,6 +33,19 @@ def run(trainer, rounds, seed=0):
   return states, metrics
 
 
+def train(model, folder, rounds=1):
+  """A run of SAFL with a folder."""
+  return safl_tf.train(
+    model,
+    CLIENTS,
+    rounds=rounds,
+    config=CONFIG,
+    output_dir=folder,
+    progress=False,
+    jit_compile='false',
+  )
+
+
 def check_same(one, other):
   """Bit for bit."""
   assert one.t == other.t

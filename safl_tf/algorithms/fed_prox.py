@@ -32,7 +32,5 @@ def with_proximal(
   pull = client_work.proximal(proximal_mu)
   if not proximal_mu:
     return rules
-  work = rules.client_work
-  if work != client_work.ClientWork():
-    pull = client_work.compose(work, pull)
-  return dataclasses.replace(rules, client_work=pull)
+  work = client_work.compose(rules.client_work, pull)
+  return dataclasses.replace(rules, client_work=work)

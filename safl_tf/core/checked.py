@@ -2,7 +2,7 @@
 
 import copy
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -122,11 +122,9 @@ def check_broadcast(
   aggregate = algorithm.aggregate
   sent = aggregate.broadcast(aggregate.init(layout))
   received = algorithm.client_work.receives(layout)
-  for name in sorted({*sent, *received}):
-    ours, theirs = (_format_named(arrays, name) for arrays in (sent, received))
-    if ours != theirs:
-      hint = f'aggregate.broadcast has {ours}, client_work.receives {theirs}'
-      raise errors.InputError('client_work.receives', name, hint)
+  for name, ours, theirs in _differences(sent, received):
+    hint = f'aggregate.broadcast has {ours}, client_work.receives {theirs}'
+    raise errors.InputError('client_work.receives', name, hint)
 
 
 def _work(work: algorithm_lib.ClientWork) -> algorithm_lib.ClientWork:
@@ -337,12 +335,9 @@ def _aggregated(
     _arrays('aggregate.broadcast', aggregate.broadcast(m))
     for m in (memory, new_memory)
   )
-  for name in sorted({*old, *later}):
-    if _format_named(old, name) != _format_named(later, name):
-      hint = f'must stay {_format_named(old, name)} in all rounds'
-      _refuse(
-        'aggregate.broadcast', f'{name} {_format_named(later, name)}', hint
-      )
+  for name, before, after in _differences(old, later):
+    hint = f'must stay {before} in all rounds'
+    _refuse('aggregate.broadcast', f'{name} {after}', hint)
   return algorithm_lib.Aggregated(new, new_memory)
 
 
@@ -368,8 +363,17 @@ def _format_value(value: Any) -> str:
   return f'{dtype} {list(shape)}'
 
 
-def _format_named(arrays: algorithm_lib.Arrays, name: str) -> str:
-  return _format_value(arrays[name]) if name in arrays else 'nothing'
+def _differences(
+  *both: algorithm_lib.Arrays,
+) -> Iterator[tuple[str, str, str]]:
+  """Yields the names, types and shapes in which two sets of arrays differ."""
+  for name in sorted({name for arrays in both for name in arrays}):
+    one, other = (
+      _format_value(arrays[name]) if name in arrays else 'nothing'
+      for arrays in both
+    )
+    if one != other:
+      yield name, one, other
 
 
 def _refuse(rule: str, value: Any, hint: str) -> None:

@@ -177,13 +177,18 @@ class ClientTrainer:
         what they upload besides it; in memory by default.
     """
     collected = cohort.Collector(t, stores or cohort.in_memory)
+    corrupt = None
+    if self._attack is not None and self._attack.corrupts_uploads:
+      corrupt = self._attack.corrupt
     trained = self._executor(
       lambda k: self._client_input(seed, t, k, *arrays(k)), ids.tolist()
     )
     for k, output in zip(ids.tolist(), trained, strict=True):
       upload = {n: output.kept[n] for n in self._shared} | output.upload
-      if self._corrupts(k):
-        upload['z'] = z = self._corrupt(t, k, upload['z'], *arrays(k))
+      if corrupt is not None and k in self._suspects:
+        kept, received = arrays(k)
+        start = received.get('z', kept['z'])
+        upload['z'] = z = corrupt(t, k, upload['z'], start)
         finite = output.finite & np.isfinite(z).all()
         output = output._replace(finite=finite)
       collected.add(k, output._replace(upload=upload))
@@ -253,7 +258,7 @@ class ClientTrainer:
     k: int,
     kept: algorithm_lib.Arrays,
     received: algorithm_lib.Arrays,
-  ) -> client_update.ClientInput:
+  ) -> cohort.ClientInput:
     config = self._config
     for array in (kept['z'], received.get('z', kept['z'])):
       if array.shape != (self.model.size,) or array.dtype != self.model.dtype:
@@ -269,7 +274,7 @@ class ClientTrainer:
       config,
       seeds.generator(seed, seeds.Role.HOLDOUT, k),
     )
-    return client_update.ClientInput(
+    return cohort.ClientInput(
       received={'z': kept['z'], **received},
       has_global='z' in received,
       kept=dict(kept),
@@ -284,25 +289,6 @@ class ClientTrainer:
       measured=batching.plan_measuring(measured, config, self._max_measured),
       iteration=np.int64(config.iteration(t, len(trained))),
     )
-
-  def _corrupts(self, k: int) -> bool:
-    """Returns whether a client's upload is corrupted."""
-    attack = self._attack
-    return (
-      attack is not None and attack.corrupts_uploads and k in self._suspects
-    )
-
-  def _corrupt(
-    self,
-    t: int,
-    k: int,
-    z: np.ndarray,
-    kept: algorithm_lib.Arrays,
-    received: algorithm_lib.Arrays,
-  ) -> np.ndarray:
-    """Returns the model that malicious client k uploads."""
-    assert self._attack is not None
-    return self._attack.corrupt(t, k, z, received.get('z', kept['z']))
 
   def _build(self, model: keras.Model | flat_model.ModelFn) -> None:
     """Compiles training for a model."""

@@ -6,68 +6,20 @@ executor compiles the pieces, runs their loops and adds the client axis.
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
 from safl_tf.core import algorithm as algorithm_lib
-from safl_tf.core import batching, client_config, flat_model, losses, optimizer
+from safl_tf.core import (
+  batching,
+  client_config,
+  cohort,
+  flat_model,
+  losses,
+  optimizer,
+)
 
 if TYPE_CHECKING:
   from safl_tf.core.executors import base
-
-
-class ClientInput(NamedTuple):
-  """The inputs of a client's round.
-
-  Attributes:
-    received: the server's arrays by name; 'z' is the global model [P], or any
-      values if there is none yet.
-    has_global: whether there is a global model.
-    kept: the client's own arrays by name; 'z' is its model [P].
-    seeds: for mix, gate and the model's seed generators, int32 [3, 2].
-    clock: the t that `mix` and `gate` receive.
-    plan: the batches to train on.
-    measured: the batches to measure models on; none if no rule needs them.
-    iteration: the initial value of the optimizer's step counter.
-  """
-
-  received: dict[str, np.ndarray]
-  has_global: bool
-  kept: dict[str, np.ndarray]
-  seeds: np.ndarray
-  clock: float
-  plan: batching.BatchPlan
-  measured: batching.BatchPlan
-  iteration: np.int64 = np.int64(0)
-
-
-class ClientOutput(NamedTuple):
-  """The results of a client's round.
-
-  Attributes:
-    kept: the arrays that the client keeps, by name; 'z' is its model [P].
-    upload: the arrays that it uploads; those that it also keeps are left out,
-      see `ClientUpdate.shared`.
-    finite: whether all elements of both are finite.
-    sent: whether the client uploads.
-    q: the upload probability.
-    delta: Δ, the gap between the global and the client's own accuracy.
-    p: the probability that an element was kept local.
-    kept_local: the share of elements that were kept local.
-    train_loss: the mean training loss over the round's examples.
-    metrics: the metrics by name that rules need or the client work returns.
-  """
-
-  kept: dict[str, tf.Tensor]
-  upload: dict[str, tf.Tensor]
-  finite: tf.Tensor
-  sent: tf.Tensor
-  q: tf.Tensor
-  delta: tf.Tensor
-  p: tf.Tensor
-  kept_local: tf.Tensor
-  train_loss: tf.Tensor
-  metrics: dict[str, tf.Tensor]
 
 
 # What `ClientWork.gradient` and `project` use: a list has a part for each
@@ -134,7 +86,7 @@ class ClientUpdate:
 
   def signature(
     self, max_steps: int | None = None, max_measured: int | None = None
-  ) -> ClientInput:
+  ) -> cohort.ClientInput:
     """Returns the TensorSpecs of an input, the same for clients of all sizes.
 
     Args:
@@ -157,7 +109,7 @@ class ClientUpdate:
       }
 
     layout = self._model.layout
-    return ClientInput(
+    return cohort.ClientInput(
       received=named(self._work.receives(layout)),
       has_global=tf.TensorSpec([], tf.bool),
       kept=named(self._work.init(layout)),
@@ -169,27 +121,24 @@ class ClientUpdate:
     )
 
   def __call__(
-    self, inputs: ClientInput, runner: 'base.StepRunner'
-  ) -> ClientOutput:
+    self, inputs: cohort.ClientInput, runner: 'base.StepRunner'
+  ) -> cohort.ClientOutput:
     """Runs a client's round, the client part of Algorithms 1 and 2."""
     call, loop, plan = runner.call, runner.loop, inputs.plan
     mixed, training, values = call(self._begin, inputs)
     if self._work.full_batch:
-      training = loop(plan.num_steps, self._accumulate, training, plan)
+      training = loop(self._accumulate, training, plan)
       training = call(self._descend, inputs, training, values)
     else:
-      training = loop(plan.num_steps, self._step, training, plan, values)
+      training = loop(self._step, training, plan, values)
     if not self._algorithm.measures:
       return call(self._end, inputs, mixed, training)
     z_bar, totals = call(self._begin_measuring, inputs)
-    plan = inputs.measured
-    totals = loop(
-      plan.num_steps, self._measure, totals, plan, z_bar, training.parts
-    )
+    totals = loop(self._measure, totals, inputs.measured, z_bar, training.parts)
     return call(self._end, inputs, mixed, training, totals)
 
   def _begin(
-    self, inputs: ClientInput
+    self, inputs: cohort.ClientInput
   ) -> tuple[algorithm_lib.Mixed, TrainState, Values]:
     """Mixes z̄ and z; without a global model a client starts from z."""
     z = inputs.kept['z']
@@ -253,7 +202,7 @@ class ClientUpdate:
     return TrainState(parts, sums, training.loss + total)
 
   def _descend(
-    self, inputs: ClientInput, training: TrainState, values: Values
+    self, inputs: cohort.ClientInput, training: TrainState, values: Values
   ) -> TrainState:
     """Takes one step w - α·g, with g of the mean loss over all data."""
     m = tf.cast(tf.reduce_sum(inputs.plan.counts), tf.float32)
@@ -317,7 +266,7 @@ class ClientUpdate:
     return gradients, new, total, count
 
   def _begin_measuring(
-    self, inputs: ClientInput
+    self, inputs: cohort.ClientInput
   ) -> tuple[flat_model.Parts, dict[str, tf.Tensor]]:
     """Returns the global model's tensors, and zero totals for both models."""
     kinds = ('accuracy', 'loss')
@@ -350,11 +299,11 @@ class ClientUpdate:
 
   def _end(
     self,
-    inputs: ClientInput,
+    inputs: cohort.ClientInput,
     mixed: algorithm_lib.Mixed,
     training: TrainState,
     totals: dict[str, tf.Tensor] | None = None,
-  ) -> ClientOutput:
+  ) -> cohort.ClientOutput:
     """Applies the end of the client work, then the gate."""
     count = tf.reduce_sum(inputs.plan.counts)
     z = self._model.flatten(training.parts)
@@ -389,7 +338,7 @@ class ClientUpdate:
       if array.dtype.is_floating
     ]
     named = algorithm.needs | trained.metrics.keys()
-    return ClientOutput(
+    return cohort.ClientOutput(
       kept=dict(trained.kept),
       upload=upload,
       finite=tf.reduce_all(tf.stack(finite)),
@@ -403,7 +352,7 @@ class ClientUpdate:
     )
 
   def _round(
-    self, inputs: ClientInput, w: tf.Tensor
+    self, inputs: cohort.ClientInput, w: tf.Tensor
   ) -> algorithm_lib.ClientRound:
     """Returns what the client work may look at."""
     named = isinstance(self._config.optimizer, str)

@@ -1,4 +1,4 @@
-"""The outputs of a round's clients, stored as the clients finish.
+"""The inputs and outputs of a round's clients.
 
 An executor yields outputs in the order of S_t, whatever the order in which
 clients finish; a few of them wait for an earlier one. Each array is put into a
@@ -11,13 +11,68 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import tensorflow as tf
 
 from safl_tf.core import algorithm as algorithm_lib
-from safl_tf.core import client_store, client_update
+from safl_tf.core import batching, client_store
 from safl_tf.data import client_data
 
 # name of arrays -> where to store them
 Stores = Callable[[str], client_store.ClientStore]
+
+
+class ClientInput(NamedTuple):
+  """The inputs of a client's round.
+
+  Attributes:
+    received: the server's arrays by name; 'z' is the global model [P], or any
+      values if there is none yet.
+    has_global: whether there is a global model.
+    kept: the client's own arrays by name; 'z' is its model [P].
+    seeds: for mix, gate and the model's seed generators, int32 [3, 2].
+    clock: the t that `mix` and `gate` receive.
+    plan: the batches to train on.
+    measured: the batches to measure models on; none if no rule needs them.
+    iteration: the initial value of the optimizer's step counter.
+  """
+
+  received: dict[str, np.ndarray]
+  has_global: bool
+  kept: dict[str, np.ndarray]
+  seeds: np.ndarray
+  clock: float
+  plan: batching.BatchPlan
+  measured: batching.BatchPlan
+  iteration: np.int64 = np.int64(0)
+
+
+class ClientOutput(NamedTuple):
+  """The results of a client's round.
+
+  Attributes:
+    kept: the arrays that the client keeps, by name; 'z' is its model [P].
+    upload: the arrays that it uploads; those that it also keeps are left out,
+      see `ClientUpdate.shared`.
+    finite: whether all elements of both are finite.
+    sent: whether the client uploads.
+    q: the upload probability.
+    delta: Δ, the gap between the global and the client's own accuracy.
+    p: the probability that an element was kept local.
+    kept_local: the share of elements that were kept local.
+    train_loss: the mean training loss over the round's examples.
+    metrics: the metrics by name that rules need or the client work returns.
+  """
+
+  kept: dict[str, tf.Tensor]
+  upload: dict[str, tf.Tensor]
+  finite: tf.Tensor
+  sent: tf.Tensor
+  q: tf.Tensor
+  delta: tf.Tensor
+  p: tf.Tensor
+  kept_local: tf.Tensor
+  train_loss: tf.Tensor
+  metrics: dict[str, tf.Tensor]
 
 
 def in_memory(name: str) -> client_store.ClientStore:
@@ -55,7 +110,7 @@ class CohortOutput(NamedTuple):
 
   t: int
   ids: np.ndarray
-  outputs: list[client_update.ClientOutput]
+  outputs: list[ClientOutput]
   kept: dict[str, dict[int, client_store.Handle]]
   uploads: dict[str, Uploads]
   bytes_up: int
@@ -84,14 +139,15 @@ class CohortOutput(NamedTuple):
     self, clients: client_data.ClientData, needs: Sequence[str]
   ) -> algorithm_lib.Updates:
     """Returns what the aggregator gets, with the metrics it needs."""
-    ids, sent = self.ids[self.sent], self.sent
+    sent, metrics = self.sent, self.metrics
+    ids = self.ids[sent]
     return algorithm_lib.Updates(
       t=self.t,
       ids=ids,
       arrays=self.uploads,
       m=clients.sizes[ids],
       num_clients=clients.num_clients,
-      metrics={name: self.metrics[name][sent] for name in needs},
+      metrics={name: metrics[name][sent] for name in needs},
     )
 
 
@@ -107,12 +163,12 @@ class Collector:
   def __init__(self, t: int, stores: Stores):
     self._t = t
     self._stores = stores
-    self._outputs: list[client_update.ClientOutput] = []
+    self._outputs: list[ClientOutput] = []
     self._kept: dict[str, dict[int, client_store.Handle]] = {}
     self._uploads: dict[str, list[client_store.Handle]] = {}
     self._bytes_up = 0
 
-  def add(self, k: int, output: client_update.ClientOutput) -> None:
+  def add(self, k: int, output: ClientOutput) -> None:
     """Adds the next client; its `upload` has all that it uploads."""
     self._outputs.append(output._replace(kept={}, upload={}))
     if not output.finite:

@@ -187,12 +187,7 @@ class FlatModel:
       z: the model [P].
       seed: for the model's seed generators.
     """
-    values = [
-      tf.cast(tf.reshape(value, shape), dtype)
-      for value, shape, dtype in zip(
-        tf.split(z, self._sizes), self._shapes, self._dtypes, strict=True
-      )
-    ]
+    values = self._split(z, len(self._sizes))
     count = len(self.template.trainable_variables)
     variables = self.template.non_trainable_variables
     known = dict(zip(self._averaged, values[count:], strict=True))
@@ -217,13 +212,7 @@ class FlatModel:
       hint = f'must have the length of z, {self.size}, or of what is trained'
       place = f'{vector.dtype.name} {list(vector.shape)}'
       raise errors.InputError('client_work.start', place, f'{hint}, {size}')
-    values = tf.split(vector[:size], self._sizes[:count])
-    return [
-      tf.cast(tf.reshape(v, shape), dtype if v.dtype.is_floating else v.dtype)
-      for v, shape, dtype in zip(
-        values, self._shapes[:count], self._dtypes[:count], strict=True
-      )
-    ]
+    return self._split(vector[:size], count)
 
   def flatten(self, parts: Parts) -> tf.Tensor:
     """Converts tensors to z."""
@@ -254,6 +243,15 @@ class FlatModel:
     extra = tf.add_n([tf.cast(loss, tf.float32) for loss in losses] or [0.0])
     non_trainable = [scope.get_current_value(v) for v in changing]
     return tf.cast(outputs, tf.float32), extra, non_trainable
+
+  def _split(self, vector: tf.Tensor, count: int) -> list[tf.Tensor]:
+    """Splits the elements of the first tensors of z; numbers are cast."""
+    dtypes = self._dtypes[:count]
+    if not vector.dtype.is_floating:  # a mask
+      dtypes = [vector.dtype] * count
+    parts = tf.split(vector, self._sizes[:count])
+    rows = zip(parts, self._shapes[:count], dtypes, strict=True)
+    return [tf.cast(tf.reshape(v, shape), dtype) for v, shape, dtype in rows]
 
   def _find_changing(self) -> list[int]:
     """Returns the non-trainable variables in `Parts`, from a traced step.

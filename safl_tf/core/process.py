@@ -1,5 +1,6 @@
 """The paper's loop: `initialize` and `next`."""
 
+import functools
 import os
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -133,6 +134,7 @@ class FederatedProcess:
     if algorithm.driver is not None:
       self._rounds = algorithm.driver.bind(self._trainer, self._rules)
     self._upload_stores: dict[str, client_store_lib.ClientStore] = {}
+    self._kept = self._rules.client_work.init(self.model.layout)
     memory = self._rules.aggregate.init(self.model.layout)
     self._memory_shapes = {
       name: getattr(value, 'shape', None) for name, value in memory.items()
@@ -152,8 +154,11 @@ class FederatedProcess:
       t=0,
       z_bar=initial(0) if self.algorithm.shared_start else None,
       clients={
-        name: self._new_store(values)
-        for name, values in {'z': initial, **self._initial_arrays()}.items()
+        'z': self._new_store(initial),
+        **{
+          name: self._new_store(functools.partial(_constant, array))
+          for name, array in self._kept.items()
+        },
       },
       memory={
         name: self._moved(value)
@@ -254,7 +259,7 @@ class FederatedProcess:
       state,
       self.model_of,
       self.clients.num_clients,
-      ('z', *self._initial_arrays()),
+      ('z', *self._kept),
       self._memory_shapes,
     )
     if self.algorithm.shared_start and state.z_bar is None:
@@ -320,15 +325,6 @@ class FederatedProcess:
   ) -> client_store_lib.ClientStore:
     return client_store_lib.create(self._client_store, initial, self._store_dir)
 
-  def _initial_arrays(self) -> dict[str, Callable[[int], np.ndarray]]:
-    """Returns name -> the array of a client that has never participated."""
-
-    def constant(array: np.ndarray) -> Callable[[int], np.ndarray]:
-      return lambda k: array
-
-    arrays = self._rules.client_work.init(self.model.layout)
-    return {name: constant(array) for name, array in arrays.items()}
-
   def _moved(self, value: Any) -> Any:
     """Moves a `ClientStore` of an aggregator to this process's kind."""
     if not isinstance(value, client_store_lib.ClientStore):
@@ -348,6 +344,12 @@ class FederatedProcess:
     if not self.algorithm.communicates:
       sent, down = np.zeros_like(sent), 0
     return self._trainer.measure(output, sent, up, down)
+
+
+def _constant(array: np.ndarray, k: int) -> np.ndarray:
+  """Returns the initial array of any client."""
+  del k
+  return array
 
 
 def _check_types(

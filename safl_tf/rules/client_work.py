@@ -70,7 +70,13 @@ def freeze() -> ClientWork:
 
 
 def compose(*works: ClientWork) -> ClientWork:
-  """Applies client works one after the other, each with its own values."""
+  """Applies client works one after the other, each with its own values.
+
+  Plain training adds nothing.
+  """
+  works = tuple(work for work in works if work != algorithm.PLAIN_TRAINING)
+  if len(works) < 2:
+    return works[0] if works else algorithm.PLAIN_TRAINING
 
   def start(begun: ClientRound) -> algorithm.Tensors:
     return {
@@ -111,7 +117,7 @@ def compose(*works: ClientWork) -> ClientWork:
     return trained
 
   def used(name: str, function: Any) -> Any:
-    default = getattr(ClientWork(), name)
+    default = getattr(algorithm.PLAIN_TRAINING, name)
     given = [getattr(work, name) is not default for work in works]
     return function if any(given) else default
 

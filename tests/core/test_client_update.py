@@ -12,6 +12,7 @@ from safl_tf.core import (
   batching,
   client_config,
   client_update,
+  cohort,
   flat_model,
   seeds,
 )
@@ -66,7 +67,7 @@ class Client:
 
   def task(self, plan, z, z_bar=None, t=1, k=0):
     roles = (seeds.Role.MIX, seeds.Role.GATE, seeds.Role.MODEL)
-    return client_update.ClientInput(
+    return cohort.ClientInput(
       received={'z': z if z_bar is None else z_bar},
       has_global=z_bar is not None,
       kept={'z': z},

@@ -306,7 +306,7 @@ def test_runs_are_loaded_with_what_is_fixed(make, as_model, tmp_path):
     given = make()
     for variable in given.non_trainable_variables:
       variable.assign(variable + 2)
-  result = train(given, tmp_path)
+  result = tiny_rounds.train(given, tmp_path)
   loaded = run_directory.load(tmp_path)
   np.testing.assert_array_equal(loaded.model(X), result.model(X))
   pairs = zip(loaded.model.weights, result.model.weights, strict=True)
@@ -316,37 +316,26 @@ def test_runs_are_loaded_with_what_is_fixed(make, as_model, tmp_path):
   assert is_written is bool(result.process.model.fixed)
 
 
-def train(given, folder, rounds=1):
-  return safl_tf.train(
-    given,
-    tiny_rounds.CLIENTS,
-    rounds=rounds,
-    config=tiny_rounds.CONFIG,
-    output_dir=folder,
-    progress=False,
-    jit_compile='false',
-  )
-
-
 def test_other_frozen_weights_are_another_run(tmp_path):
   first = frozen()
-  train(first, tmp_path)
+  tiny_rounds.train(first, tmp_path)
   hidden = first.get_layer('hidden')
   hidden.kernel.assign(hidden.kernel + 1)
   with pytest.raises(errors.InputError, match='initial_weights was'):
-    train(first, tmp_path, rounds=2)
+    tiny_rounds.train(first, tmp_path, rounds=2)
 
 
 def test_functions_with_random_frozen_layers_resume_elsewhere(tmp_path):
   script = textwrap.dedent("""
     import sys
+    from tests import tiny_rounds
     from tests.core import test_travelling as own
-    own.train(own.frozen, sys.argv[1], int(sys.argv[2]))
+    tiny_rounds.train(own.frozen, sys.argv[1], int(sys.argv[2]))
   """)
   for rounds in '2', '3':
     command = [sys.executable, '-c', script, tmp_path / 'run', rounds]
     subprocess.run(command, check=True)
-  resumed = train(frozen, tmp_path / 'run', 4)
-  whole = train(frozen, tmp_path / 'whole', 4)
+  resumed = tiny_rounds.train(frozen, tmp_path / 'run', 4)
+  whole = tiny_rounds.train(frozen, tmp_path / 'whole', 4)
   tiny_rounds.check_same(resumed.state, whole.state)
   assert len(resumed.history) == 4

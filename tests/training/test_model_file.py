@@ -22,15 +22,7 @@ def half_frozen():
 
 
 def train(folder, rounds=1):
-  return safl_tf.train(
-    half_frozen,
-    tiny_rounds.CLIENTS,
-    rounds=rounds,
-    config=tiny_rounds.CONFIG,
-    output_dir=folder,
-    progress=False,
-    jit_compile='false',
-  )
+  return tiny_rounds.train(half_frozen, folder, rounds)
 
 
 def flip(folder):

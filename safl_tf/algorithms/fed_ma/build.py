@@ -20,7 +20,7 @@ class FedMA(config.MatchConfig):
       if getattr(algorithm, name):
         hint = f'cannot be combined with {name}'
         raise errors.InputError('driver', 'FedMA', hint)
-    work, plain = algorithm.client_work, client_work.ClientWork()
+    work, plain = algorithm.client_work, algorithm_lib.PLAIN_TRAINING
     for name in ('init', 'receives', 'end', 'full_batch'):
       if getattr(work, name) is not getattr(plain, name):
         hint = "FedMA's clients keep and upload their models, nothing else"

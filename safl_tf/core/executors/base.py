@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from safl_tf.core import batching, client_update
+from safl_tf.core import batching, client_update, cohort
 
 # A client's round, on each TensorFlow device.
 Updates = Sequence[client_update.ClientUpdate]
 # client -> the inputs of its round
-MakeInput = Callable[[int], client_update.ClientInput]
+MakeInput = Callable[[int], cohort.ClientInput]
 # The outputs of clients' rounds, as NumPy arrays.
-Outputs = Iterator[client_update.ClientOutput]
+Outputs = Iterator[cohort.ClientOutput]
 
 
 class ExecutorOptions(NamedTuple):
@@ -59,19 +59,18 @@ class StepRunner:
 
   def loop(
     self,
-    num_steps: tf.Tensor,
     piece: Callable[..., Any],
     carry: Any,
     plan: batching.BatchPlan,
     *args: Any,
   ) -> Any:
-    """Runs carry = piece(trim, i, carry, plan, *args) for i < num_steps."""
+    """Runs carry = piece(trim, i, carry, plan, *args) for each step i."""
 
     def body(i: tf.Tensor, carry: Any) -> tuple[tf.Tensor, Any]:
       return i + 1, piece(self._trim_padding, i, carry, plan, *args)
 
     _, carry = tf.while_loop(
-      lambda i, _: i < num_steps, body, (0, carry), parallel_iterations=1
+      lambda i, _: i < plan.num_steps, body, (0, carry), parallel_iterations=1
     )
     return carry
 
@@ -90,7 +89,7 @@ class CompiledRound:
     self,
     update: client_update.ClientUpdate,
     runner: StepRunner,
-    signature: client_update.ClientInput,
+    signature: cohort.ClientInput,
     jit_compile: bool,
   ):
     self._device = update.device
@@ -101,9 +100,7 @@ class CompiledRound:
       autograph=False,
     )
 
-  def __call__(
-    self, inputs: client_update.ClientInput
-  ) -> client_update.ClientOutput:
+  def __call__(self, inputs: cohort.ClientInput) -> cohort.ClientOutput:
     """Runs the round."""
     with tf.device(self._device):
       return to_numpy(self._function(inputs))
@@ -114,7 +111,7 @@ class CompiledRound:
     return self._function.experimental_get_tracing_count()
 
 
-def to_numpy(output: client_update.ClientOutput) -> client_update.ClientOutput:
+def to_numpy(output: cohort.ClientOutput) -> cohort.ClientOutput:
   """Copies an output from the TensorFlow device."""
   return tf.nest.map_structure(np.asarray, output)
 

@@ -53,13 +53,12 @@ class _StepByStep(base.StepRunner):
 
   def loop(
     self,
-    num_steps: tf.Tensor,
     piece: Callable[..., Any],
     carry: Any,
     plan: batching.BatchPlan,
     *args: Any,
   ) -> Any:
-    for i in tf.range(num_steps):
+    for i in tf.range(plan.num_steps):
       carry = self.call(piece, self._trim_padding, i, carry, plan, *args)
     return carry
 

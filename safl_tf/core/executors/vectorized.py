@@ -14,7 +14,7 @@ import numpy as np
 import psutil
 import tensorflow as tf
 
-from safl_tf.core import batching, client_update
+from safl_tf.core import batching, client_update, cohort
 from safl_tf.core.executors import base
 
 # Limits of a stack: its share of the device's memory, and its clients; on a CPU
@@ -54,7 +54,7 @@ class Vectorized:
   ) -> base.Outputs:
     """See `executors.Executor`."""
 
-    def make(group: Sequence[int]) -> client_update.ClientInput:
+    def make(group: Sequence[int]) -> cohort.ClientInput:
       inputs = [make_input(k) for k in group]
       idle = _padding_client(inputs[0])
       inputs += [idle] * (self.stack - len(inputs))
@@ -74,8 +74,8 @@ class Vectorized:
 
 
 def _padding_client(
-  inputs: client_update.ClientInput,
-) -> client_update.ClientInput:
+  inputs: cohort.ClientInput,
+) -> cohort.ClientInput:
   """Returns an input without steps."""
   none = np.int32(0)
   return inputs._replace(
@@ -101,7 +101,6 @@ class _Stacked(base.StepRunner):
 
   def loop(
     self,
-    num_steps: tf.Tensor,
     piece: Callable[..., Any],
     carry: Any,
     plan: batching.BatchPlan,
@@ -122,7 +121,7 @@ class _Stacked(base.StepRunner):
           fn_output_signature=tf.nest.map_structure(_spec_of_one, carry),
         )
 
-      active = i < num_steps
+      active = i < plan.num_steps
       if self._exact:
         short = active & (plan.counts[:, i] < batch_size)
         new = tf.cond(tf.reduce_any(short), one_by_one, together)
@@ -133,7 +132,7 @@ class _Stacked(base.StepRunner):
       )
 
     _, carry = tf.while_loop(
-      lambda i, _: i < tf.reduce_max(num_steps),
+      lambda i, _: i < tf.reduce_max(plan.num_steps),
       body,
       (0, carry),
       parallel_iterations=1,
@@ -175,11 +174,11 @@ def balanced(cohort: int, num_devices: int, limit: int) -> int:
 
 
 def step_bytes(
-  update: client_update.ClientUpdate, signature: client_update.ClientInput
+  update: client_update.ClientUpdate, signature: cohort.ClientInput
 ) -> int:
   """Returns the bytes of all tensors in one client's step, an upper bound."""
 
-  def step(inputs: client_update.ClientInput) -> client_update.ClientOutput:
+  def step(inputs: cohort.ClientInput) -> cohort.ClientOutput:
     return update(inputs, _OneStep(trim_padding=False))
 
   graph = (
@@ -200,13 +199,11 @@ class _OneStep(base.StepRunner):
 
   def loop(
     self,
-    num_steps: tf.Tensor,
     piece: Callable[..., Any],
     carry: Any,
     plan: batching.BatchPlan,
     *args: Any,
   ) -> Any:
-    del num_steps
     return piece(self._trim_padding, tf.constant(0), carry, plan, *args)
 
 
