@@ -246,7 +246,7 @@ class FlatModel:
 
   def _split(self, vector: tf.Tensor, count: int) -> list[tf.Tensor]:
     """Splits the elements of the first tensors of z; numbers are cast."""
-    dtypes = self._dtypes[:count]
+    vector, dtypes = tf.convert_to_tensor(vector), self._dtypes[:count]
     if not vector.dtype.is_floating:  # a mask
       dtypes = [vector.dtype] * count
     parts = tf.split(vector, self._sizes[:count])
