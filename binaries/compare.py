@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from absl import flags as absl_flags
 from absl import logging
 
-from safl_tf.util import choices, errors, output_folder, validation
+from safl_tf.util import choices, errors, hardware, output_folder, validation
 
 from . import program, sweep
 from .flags import group
@@ -166,7 +166,7 @@ def _load(missing: Sequence[RunConfig]) -> 'dataset_lib.Dataset | None':
   """
   if not missing:
     return None
-  program.start_tensorflow()
+  hardware.start_tensorflow()
   from . import factories
 
   dataset = missing[0].load()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags as absl_flags
 
 from safl_tf.data.files import spec
-from safl_tf.util import choices, errors
+from safl_tf.util import choices, errors, hardware
 
 from . import program
 from .flags import group, training
@@ -65,7 +65,7 @@ def main(flags: absl_flags.FlagValues) -> None:
   data = _data(flags, trained)
   _check_trust(pathlib.Path(path), flags.trust)
   loss = flags.loss or trained.get('loss', 'categorical')
-  program.start_tensorflow()
+  hardware.start_tensorflow()
   from safl_tf.training import evaluation
 
   model, class_names, from_logits = _load(path, flags.from_logits)

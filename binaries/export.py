@@ -14,7 +14,7 @@ import os
 
 from absl import flags as absl_flags
 
-from safl_tf.util import choices, errors, output_folder
+from safl_tf.util import choices, errors, hardware, output_folder
 
 from . import program
 from .flags import group
@@ -40,7 +40,7 @@ def main(flags: absl_flags.FlagValues) -> None:
   output = os.path.expanduser(flags.output or os.path.join(run, 'export'))
   argument = 'output' if flags.output else 'run'
   output_folder.check(output, 'export', argument)
-  program.start_tensorflow()
+  hardware.start_tensorflow()
   from safl_tf.training import export
 
   loaded = run_directory.load(run)

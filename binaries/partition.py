@@ -17,7 +17,7 @@ import pathlib
 from absl import flags as absl_flags
 
 from safl_tf.data.files import spec
-from safl_tf.util import atomic_io, output_folder
+from safl_tf.util import atomic_io, hardware, output_folder
 
 from . import program
 from .flags import group, presets
@@ -46,7 +46,7 @@ def main(flags: absl_flags.FlagValues) -> None:
   config = config.without_unused().resolve_partition(data.dataset)
   folder = _folder(flags.output_dir, data.dataset, config.partition)
   if data.dataset != registry.SAMPLE:
-    program.start_tensorflow()
+    hardware.start_tensorflow()
   dataset = data.load()
   clients, used_flags = config.clients(dataset, flags.seed)
   manifest = partition.to_manifest(clients, dataset.name, used_flags)

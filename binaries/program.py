@@ -86,21 +86,6 @@ def run(
     _drain(sys.stderr)
 
 
-def start_tensorflow() -> None:
-  """Imports TensorFlow without its messages.
-
-  scikit-learn and pandas are hidden meanwhile, since Keras would spend seconds
-  on importing them. Afterwards they can be imported as usual.
-  """
-  with _quiet(), _hidden('sklearn', 'pandas'):
-    import tensorflow as tf
-
-    from safl_tf.util import hardware
-
-    tf.get_logger().setLevel('ERROR')
-    hardware.find()  # TensorFlow writes messages when it looks for GPUs
-
-
 @contextlib.contextmanager
 def locating(path: str | os.PathLike[str]) -> Iterator[None]:
   """Names a folder in errors of the system that have no path of their own."""
@@ -120,34 +105,6 @@ def only_errors() -> Iterator[None]:
     yield
   finally:
     logging.set_verbosity(before)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-  """Discards the stderr output of native libraries."""
-  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
-  sys.stderr.flush()
-  stderr = os.dup(2)
-  null = os.open(os.devnull, os.O_WRONLY)
-  try:
-    os.dup2(null, 2)
-    yield
-  finally:
-    os.dup2(stderr, 2)
-    os.close(stderr)
-    os.close(null)
-
-
-@contextlib.contextmanager
-def _hidden(*packages: str) -> Iterator[None]:
-  """Makes imports of packages fail, unless they are imported already."""
-  hidden = [name for name in packages if name not in sys.modules]
-  sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
-  try:
-    yield
-  finally:
-    for name in hidden:
-      del sys.modules[name]
 
 
 def _describe(error: Exception) -> str | None:

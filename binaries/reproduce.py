@@ -24,7 +24,7 @@ from absl import flags as absl_flags
 from absl import logging
 
 from safl_tf.experiments.paper import experiments, plans
-from safl_tf.util import errors, output_folder, validation
+from safl_tf.util import errors, hardware, output_folder, validation
 
 from . import program, sweep
 from .flags import group
@@ -172,7 +172,7 @@ def _reproduce(job: Job) -> None:
   unavailable: dict[str, str] = {}
   ready, tables = [], None
   if missing:
-    program.start_tensorflow()
+    hardware.start_tensorflow()
     data, problems = _load([configs[i] for i in missing])
     ready = [i for i in missing if configs[i].dataset in data]
     for name, dataset in data.items():

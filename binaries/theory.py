@@ -16,7 +16,7 @@ from typing import Any
 from absl import flags as absl_flags
 from absl import logging
 
-from safl_tf.util import choices, output_folder
+from safl_tf.util import choices, hardware, output_folder
 
 from . import program
 from .flags import group
@@ -61,7 +61,7 @@ def main(flags: absl_flags.FlagValues) -> None:
   for name in ('trials', 'rounds', 'seed', 'executor'):
     given = flags[name].value
     options[name] = _SCALES[flags.scale][name] if given is None else given
-  program.start_tensorflow()
+  hardware.start_tensorflow()
   from safl_tf.experiments.theory import report, testbed, trials
 
   smoke = flags.scale == 'smoke'

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags as absl_flags
 
-from safl_tf.util import errors, validation
+from safl_tf.util import errors, hardware, validation
 
 from . import program
 from .flags.run_config import RunConfig
@@ -35,7 +35,7 @@ def main(flags: absl_flags.FlagValues) -> None:
   start = time.perf_counter()
   config = RunConfig.get(flags)
   config.directory().check()
-  program.start_tensorflow()
+  hardware.start_tensorflow()
   history, failure = train(config, config.load())
   _print_summary(history, config.path, time.perf_counter() - start)
   if failure:

@@ -18,6 +18,7 @@ from safl_tf.algorithms.scaffold import (
 from safl_tf.attacks import Attack as Attack
 from safl_tf.core.algorithm import Algorithm as Algorithm
 from safl_tf.core.client_config import LocalConfig as LocalConfig
+from safl_tf.core.executors.ray.config import RayConfig as RayConfig
 from safl_tf.core.process import FederatedProcess as FederatedProcess
 from safl_tf.core.state import FederatedState as FederatedState
 from safl_tf.core.state import RoundMetrics as RoundMetrics

@@ -66,7 +66,7 @@ def test_import_is_cheap():
 
 def test_names_are_what_there_is():
   assert tuple(registry.BUILDERS) == choices.ALGORITHMS
-  assert ('auto', *executors.EXECUTORS) == choices.EXECUTORS
+  assert ('auto', *executors.EXECUTORS, 'ray') == choices.EXECUTORS
 
 
 @pytest.mark.parametrize('name', choices.OPTIMIZERS)

@@ -1,8 +1,8 @@
 """Trains the clients of a round: inputs, executor, outputs and metrics."""
 
 import copy
-from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import keras
 import numpy as np
@@ -23,13 +23,11 @@ from safl_tf.core import state as state_lib
 from safl_tf.data import client_data
 from safl_tf.util import errors, validation
 
+if TYPE_CHECKING:
+  from safl_tf.core.executors.ray import config as ray_config
+
 # The largest plan of a client's batches, in examples; 1 GiB.
 _MAX_PLANNED = 2**28
-
-# client -> what it keeps, and what it receives; without 'z' if there is no z̄
-ClientArrays = Callable[
-  [int], tuple[algorithm_lib.Arrays, algorithm_lib.Arrays]
-]
 
 
 @runtime_checkable
@@ -67,32 +65,37 @@ class ClientTrainer:
     device: the TensorFlow device; the first of several.
     jit_compile: whether XLA compiles training.
     malicious: the clients that the attack chose.
+    zero_arrays: what a client keeps and receives, with zeros in place of
+      values.
 
   Args:
-    model: a function that returns a new Keras model, or a Keras model.
+    model: a function that returns a new Keras model, a Keras model, or one of
+      another process.
     clients: the clients' data.
     algorithm: the rules that clients use.
     config: how a client trains.
-    executor: a name of `choices.EXECUTORS`.
+    executor: a name of `choices.EXECUTORS`, or the workers of 'ray'.
     jit_compile: 'auto', 'true' or 'false'.
     device: 'auto', 'cpu', 'gpu' or one such as 'gpu:1'.
     stack: how many clients 'vectorized' stacks; by memory if None.
     attack: what malicious clients do, if there are any.
     from_logits: whether the model's outputs are logits, see `FlatModel`.
+    threads: how many clients 'threads' trains at a time; by cores if None.
   """
 
   def __init__(
     self,
-    model: keras.Model | flat_model.ModelFn,
+    model: keras.Model | flat_model.ModelFn | flat_model.Portable,
     clients: client_data.ClientData,
     algorithm: algorithm_lib.Algorithm,
     config: client_config.LocalConfig,
-    executor: str = 'auto',
+    executor: 'str | ray_config.RayConfig' = 'auto',
     jit_compile: str = 'auto',
     device: str = 'auto',
     stack: int | None = None,
     attack: Attack | None = None,
     from_logits: bool | None = None,
+    threads: int | None = None,
   ):
     from safl_tf.util import hardware
 
@@ -109,10 +112,18 @@ class ClientTrainer:
       clients, self._suspects = clients.pooled(), self.malicious[:0]
     else:
       self._suspects = self.malicious
-    self._devices = hardware.find(device)
+    # Workers start while the model is built.
+    self._ray = executors.connect(executor, device)
+    if self._ray is None:
+      self._devices = hardware.find(device)
+      self._on_gpu = 'GPU' in self._devices[0]
+      self._executor_name = executors.resolve(str(executor), self._on_gpu)
+    else:
+      self._on_gpu = self._ray.workers.on_gpu
+      self._devices = hardware.find('auto' if self._on_gpu else 'cpu')[:1]
+      stacked = self._on_gpu or stack is not None
+      self._executor_name = 'vectorized' if stacked else 'threads'
     self.device = self._devices[0]
-    on_gpu = 'GPU' in self.device
-    self._executor_name = executors.resolve(executor, on_gpu)
     if stack is not None and self._executor_name != 'vectorized':
       hint = f'has no effect on the executor {self._executor_name}'
       raise errors.InputError('stack', stack, f'{hint}; it is for vectorized')
@@ -139,15 +150,23 @@ class ClientTrainer:
       max_steps=self._max_steps,
       max_measured=self._max_measured,
       cohort=len(algorithm.select(0, 1, clients.num_clients)),
-      on_gpu=on_gpu,
+      on_gpu=self._on_gpu,
       stack=stack,
+      threads=threads,
     )
     self._jit_choice = jit_compile
-    self._data = [_put(clients, place) for place in self._devices]
+    rows = None if self._ray is None else 1  # workers have the data
+    self._data = [_put(clients, place, rows) for place in self._devices]
+    if self._ray is not None:
+      self._ray.publish(
+        clients, algorithm, config, self._executor_name, jit_compile, stack
+      )
     self._build(model)
+    if self._ray is not None:
+      self._ray.workers.wait()
 
   def with_model(
-    self, model: keras.Model | flat_model.ModelFn
+    self, model: keras.Model | flat_model.ModelFn | flat_model.Portable
   ) -> 'ClientTrainer':
     """Returns a trainer for models of another shape; it shares the data."""
     other = copy.copy(self)
@@ -160,7 +179,7 @@ class ClientTrainer:
     seed: int,
     t: int,
     ids: np.ndarray,
-    arrays: ClientArrays,
+    arrays: cohort.ClientArrays,
     stores: cohort.Stores | None = None,
   ) -> cohort.CohortOutput:
     """Runs mix, training and gate on each client.
@@ -180,9 +199,7 @@ class ClientTrainer:
     corrupt = None
     if self._attack is not None and self._attack.corrupts_uploads:
       corrupt = self._attack.corrupt
-    trained = self._executor(
-      lambda k: self._client_input(seed, t, k, *arrays(k)), ids.tolist()
-    )
+    trained = self.outputs(seed, t, ids, arrays)
     for k, output in zip(ids.tolist(), trained, strict=True):
       upload = {n: output.kept[n] for n in self._shared} | output.upload
       if corrupt is not None and k in self._suspects:
@@ -193,6 +210,27 @@ class ClientTrainer:
         output = output._replace(finite=finite)
       collected.add(k, output._replace(upload=upload))
     return collected.output(ids)
+
+  def outputs(
+    self, seed: int, t: int, ids: np.ndarray, arrays: cohort.ClientArrays
+  ) -> Iterator[cohort.ClientOutput]:
+    """Yields the clients' outputs, in the order of ids; see `train`."""
+    inputs = cohort.CohortInput(seed, t, arrays, self._client_input)
+    return self._executor(inputs, ids.tolist())
+
+  def compile(self) -> None:
+    """Compiles a client's round, by running one without steps."""
+
+    def make(*args: Any) -> cohort.ClientInput:
+      return cohort.without_steps(self._client_input(*args))
+
+    zeros = lambda k: self.zero_arrays
+    list(self._executor(cohort.CohortInput(0, 1, zeros, make), [0]))
+
+  def close(self) -> None:
+    """Ends the workers of a cluster; the next round starts them again."""
+    if self._ray is not None:
+      self._ray.workers.close()
 
   def measure(
     self,
@@ -231,6 +269,7 @@ class ClientTrainer:
       bytes_up=int(sent.sum()) * (bytes_up + output.bytes_up),
       bytes_down=len(ids) * bytes_down,
       metrics=output.metrics,
+      workers=None if self._ray is None else self._ray.workers.take_metrics(),
     )
 
   @property
@@ -241,7 +280,7 @@ class ClientTrainer:
     executors that train one client at a time.
     """
     return {
-      'device': 'gpu' if 'GPU' in self.device else 'cpu',
+      'device': 'gpu' if self._on_gpu else 'cpu',
       'jit_compile': self.jit_compile,
       'stack': getattr(self._executor, 'stack', None),
     }
@@ -290,7 +329,9 @@ class ClientTrainer:
       iteration=np.int64(config.iteration(t, len(trained))),
     )
 
-  def _build(self, model: keras.Model | flat_model.ModelFn) -> None:
+  def _build(
+    self, model: keras.Model | flat_model.ModelFn | flat_model.Portable
+  ) -> None:
     """Compiles training for a model."""
     from safl_tf.models.fast import choose
 
@@ -312,6 +353,11 @@ class ClientTrainer:
       for place, (x, y) in zip(self._devices, self._data, strict=True)
     ]
     self._shared = updates[0].shared
+    self.zero_arrays = updates[0].zero_arrays()
+    self._executor: executors.Executor
+    if self._ray is not None:
+      self._executor = self._ray.executor(self.model, updates[0])
+      return
     self._executor = executors.create(
       name,
       updates,
@@ -321,11 +367,14 @@ class ClientTrainer:
     )
 
 
-def _put(clients: client_data.ClientData, place: str) -> tuple[Any, tf.Tensor]:
-  """Copies all inputs and labels to a TensorFlow device."""
+def _put(
+  clients: client_data.ClientData, place: str, rows: int | None = None
+) -> tuple[Any, tf.Tensor]:
+  """Copies inputs and labels, all or so many, to a TensorFlow device."""
   with tf.device(place):
-    x = tf.nest.map_structure(tf.convert_to_tensor, clients.x)
-    return x, tf.convert_to_tensor(clients.y, tf.int32)
+    copied = lambda leaf: tf.convert_to_tensor(leaf[:rows])
+    x = tf.nest.map_structure(copied, clients.x)
+    return x, tf.convert_to_tensor(clients.y[:rows], tf.int32)
 
 
 def _flat_model(

@@ -4,8 +4,10 @@ The code is written for a single client, in pieces that are pure functions; an
 executor compiles the pieces, runs their loops and adds the client axis.
 """
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from safl_tf.core import algorithm as algorithm_lib
@@ -390,6 +392,39 @@ class ClientUpdate:
     kept, upload = trained.kept, trained.upload
     return frozenset(n for n in upload if upload[n] is kept.get(n))
 
+  def zero_arrays(self) -> tuple[algorithm_lib.Arrays, algorithm_lib.Arrays]:
+    """Returns zeros for what a client keeps and for what it receives."""
+
+    def zeros(specs: dict[str, Any]) -> algorithm_lib.Arrays:
+      return {
+        name: np.zeros(spec.shape, spec.dtype.as_numpy_dtype)
+        for name, spec in specs.items()
+      }
+
+    signature = self.signature()
+    return zeros(signature.kept), zeros(signature.received)
+
+  def reads(self) -> frozenset[str]:
+    """Returns which of the arrays that a client keeps its next round reads.
+
+    This is once there is a global model; without one, a client needs all.
+    """
+    read: set[str] = set()
+
+    def look(inputs: Any, z: tf.Tensor) -> None:
+      mixed, training, values = self._begin(inputs)
+      trained = self._finish(self._round(inputs, mixed.w), z, tf.constant(1.0))
+      used = tf.nest.flatten([mixed, training, values, trained])
+      sources = _sources(used, inputs.has_global)
+      kept = inputs.kept.items()
+      read.update(name for name, value in kept if value.op in sources)
+
+    signature = self.signature()
+    tf.function(look, autograph=False).get_concrete_function(
+      signature, signature.kept['z']
+    )
+    return frozenset(read)
+
   def _batch(
     self, trim_padding: bool, i: tf.Tensor, plan: batching.BatchPlan
   ) -> tuple[Any, tf.Tensor, tf.Tensor]:
@@ -406,3 +441,21 @@ class ClientUpdate:
       weights = tf.cast(real, tf.float32)
     x = tf.nest.map_structure(lambda a: tf.gather(a, examples), self._x)
     return x, tf.gather(self._y, examples), weights
+
+
+def _sources(
+  tensors: Iterable[tf.Tensor], has_global: tf.Tensor
+) -> set[tf.Operation]:
+  """Returns the operations that tensors depend on if `has_global` is true."""
+  found: set[tf.Operation] = set()
+  rest = [tensor.op for tensor in tensors]
+  while rest:
+    op = rest.pop()
+    if op in found:
+      continue
+    found.add(op)
+    inputs = [tensor.op for tensor in op.inputs]
+    if op.type == 'SelectV2' and inputs[0] is has_global.op:
+      inputs = inputs[:2]
+    rest += [*inputs, *op.control_inputs]
+  return found

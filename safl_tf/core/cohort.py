@@ -7,6 +7,7 @@ So sums are taken in one order, and with memory-mapped stores a round needs
 memory for a few models, however many clients it has.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -17,6 +18,10 @@ from safl_tf.core import algorithm as algorithm_lib
 from safl_tf.core import batching, client_store
 from safl_tf.data import client_data
 
+# client -> what it keeps, and what it receives
+ClientArrays = Callable[
+  [int], tuple[algorithm_lib.Arrays, algorithm_lib.Arrays]
+]
 # name of arrays -> where to store them
 Stores = Callable[[str], client_store.ClientStore]
 
@@ -44,6 +49,37 @@ class ClientInput(NamedTuple):
   plan: batching.BatchPlan
   measured: batching.BatchPlan
   iteration: np.int64 = np.int64(0)
+
+
+@dataclasses.dataclass(frozen=True)
+class CohortInput:
+  """The inputs of a round's clients, as a function: client -> ClientInput.
+
+  Attributes:
+    seed: of the run.
+    t: the round.
+    arrays: client -> what it keeps and what it receives; without 'z' if there
+      is no global model.
+    make: (seed, t, client, kept, received) -> the client's input.
+  """
+
+  seed: int
+  t: int
+  arrays: ClientArrays
+  make: Callable[..., ClientInput]
+
+  def __call__(self, k: int) -> ClientInput:
+    """Returns the input of client k."""
+    return self.make(self.seed, self.t, k, *self.arrays(k))
+
+
+def without_steps(inputs: ClientInput) -> ClientInput:
+  """Returns the input of a client that does nothing, to fill a place."""
+  none = np.int32(0)
+  return inputs._replace(
+    plan=inputs.plan._replace(num_steps=none),
+    measured=inputs.measured._replace(num_steps=none),
+  )
 
 
 class ClientOutput(NamedTuple):

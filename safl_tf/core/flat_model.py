@@ -12,6 +12,7 @@ from the template's values.
 import contextlib
 import copy
 import functools
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -41,6 +42,18 @@ class Parts(NamedTuple):
   non_trainable: list[tf.Tensor]
 
 
+class Portable(NamedTuple):
+  """A model for other processes, without the values of z.
+
+  Attributes:
+    model_fn: builds a model of its architecture.
+    untrained: the values of its non-trainable variables.
+  """
+
+  model_fn: ModelFn
+  untrained: list[np.ndarray]
+
+
 class FlatModel:
   """The functional side of a Keras model.
 
@@ -54,7 +67,7 @@ class FlatModel:
 
   def __init__(
     self,
-    model: keras.Model | ModelFn,
+    model: keras.Model | ModelFn | Portable,
     example: Any,
     from_logits: bool | None = None,
   ):
@@ -67,7 +80,8 @@ class FlatModel:
     Args:
       model: a function that returns a new model, or a model, which is then
         rebuilt from its configuration. Non-trainable values (frozen weights,
-        adapted statistics) of a given model are kept.
+        adapted statistics) of a given model are kept. Or what `portable`
+        returned in another process.
       example: a batch of inputs, to build the model with.
       from_logits: whether outputs are logits rather than probabilities; None
         takes it from a compiled loss or the last layer.
@@ -78,6 +92,8 @@ class FlatModel:
     self._from_logits = from_logits
     given = isinstance(model, keras.Model)
     self._untrained = _untrained_values(model) if given else None
+    if isinstance(model, Portable):
+      model, self._untrained = model
     with _rebuilding(model), initial_draw.seeded(_TEMPLATE_SEED):
       self._model_fn = _model_fn(model)
       self.template = self.make()
@@ -144,6 +160,13 @@ class FlatModel:
     if self._untrained is not None:
       _assign_untrained(model, self._untrained)
     return model
+
+  def portable(self) -> Portable:
+    """Returns what builds this model in another process."""
+    model_fn = self._model_fn
+    if isinstance(model_fn, _Rebuild):
+      model_fn = model_fn.with_own_classes()
+    return Portable(model_fn, _untrained_values(self.template))
 
   def to_model(self, z: np.ndarray) -> keras.Model:
     """Returns a new plain Keras model with the weights z."""
@@ -311,8 +334,52 @@ def _model_fn(model: keras.Model | ModelFn) -> ModelFn:
     raise errors.InputError(
       'model', model.name, 'is not built; pass a function that returns it'
     )
-  config = architecture(model)
-  return lambda: keras.saving.deserialize_keras_object(copy.deepcopy(config))
+  return _Rebuild(architecture(model), {})
+
+
+class _Rebuild:
+  """Rebuilds a model from its configuration.
+
+  Args:
+    config: see `architecture`.
+    own: classes and functions that Keras would not find elsewhere, by name.
+  """
+
+  def __init__(self, config: dict[str, Any], own: dict[str, Any]):
+    self._config = config
+    self._own = own
+
+  def __call__(self) -> keras.Model:
+    return keras.saving.deserialize_keras_object(
+      copy.deepcopy(self._config), custom_objects=self._own
+    )
+
+  def with_own_classes(self) -> '_Rebuild':
+    """Returns the same with all objects that are not Keras's own."""
+    return _Rebuild(self._config, dict(_own_objects(self._config)))
+
+
+def _own_objects(config: Any) -> Iterator[tuple[str, Any]]:
+  """Yields the user's classes and functions in a configuration, by name."""
+  if isinstance(config, list | tuple):
+    for item in config:
+      yield from _own_objects(item)
+  if not isinstance(config, dict):
+    return
+  for item in config.values():
+    yield from _own_objects(item)
+  name, module = config.get('class_name'), config.get('module')
+  names = [name, config.get('registered_name')]
+  if name == 'function':
+    names = [config.get('config')]
+  for key in filter(None, names):
+    if not isinstance(key, str) or str(module).split('.')[0] == 'keras':
+      continue
+    found = keras.saving.get_registered_object(key)
+    if found is None and isinstance(module, str):
+      found = getattr(sys.modules.get(module), key, None)
+    if found is not None:
+      yield key, found
 
 
 @contextlib.contextmanager

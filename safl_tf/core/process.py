@@ -3,7 +3,7 @@
 import functools
 import os
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import keras
 import numpy as np
@@ -21,6 +21,9 @@ from safl_tf.core import client_store as client_store_lib
 from safl_tf.core import state as state_lib
 from safl_tf.data import client_data
 from safl_tf.util import choices, errors, validation
+
+if TYPE_CHECKING:
+  from safl_tf.core.executors.ray import config as ray_config
 
 FederatedState = state_lib.FederatedState
 RoundMetrics = state_lib.RoundMetrics
@@ -65,7 +68,8 @@ class FederatedProcess:
       fixed seed, the same for all clients, seeds and processes. 'auto' is
       'shared' for a model, which so starts from its weights, and 'per_client'
       for a function.
-    executor: 'serial', 'threads', 'vectorized' or 'auto', see `executors`.
+    executor: 'serial', 'threads', 'vectorized', 'auto' or 'ray', see
+      `executors`; a `RayConfig` says where Ray's workers run.
     jit_compile: 'auto', 'true' or 'false': whether XLA compiles local training.
     device: 'auto', 'cpu', 'gpu' (all GPUs) or one such as 'gpu:1'.
     stack: how many clients 'vectorized' stacks; by memory if None.
@@ -89,7 +93,7 @@ class FederatedProcess:
     algorithm: algorithm_lib.Algorithm,
     config: client_config.LocalConfig | None = None,
     init: str = 'auto',
-    executor: str = 'auto',
+    executor: 'str | ray_config.RayConfig' = 'auto',
     jit_compile: str = 'auto',
     device: str = 'auto',
     stack: int | None = None,
@@ -193,6 +197,10 @@ class FederatedProcess:
     }
     new_state = FederatedState(state.seed, t, z_bar, clients, memory)
     return self._finite(new_state, self._metrics(received, output))
+
+  def close(self) -> None:
+    """Ends the workers of a cluster; the next round starts them again."""
+    self._trainer.close()
 
   def get_model_weights(self, state: FederatedState) -> list[np.ndarray]:
     """Returns the global model's weights as `keras.Model.get_weights` does."""

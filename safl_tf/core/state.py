@@ -37,6 +37,22 @@ class FederatedState(NamedTuple):
     return {name: store[k] for name, store in self.clients.items()}
 
 
+class WorkerMetrics(NamedTuple):
+  """The workers of a cluster after a round.
+
+  Attributes:
+    alive: the number of workers.
+    lost: the number of workers lost so far.
+    bytes_sent: by the driver to workers in this round.
+    bytes_received: by the driver from workers.
+  """
+
+  alive: int
+  lost: int
+  bytes_sent: int
+  bytes_received: int
+
+
 class RoundMetrics(NamedTuple):
   """The metrics of a round; arrays have an entry for each selected client.
 
@@ -54,6 +70,7 @@ class RoundMetrics(NamedTuple):
     bytes_up: uploaded by clients.
     bytes_down: sent to clients.
     metrics: the clients' metrics that rules need or the client work returns.
+    workers: those of a cluster; None if clients ran in this process.
   """
 
   t: int
@@ -69,6 +86,7 @@ class RoundMetrics(NamedTuple):
   bytes_up: int
   bytes_down: int
   metrics: Mapping[str, np.ndarray]
+  workers: WorkerMetrics | None = None
 
 
 def check(

@@ -1,53 +1,22 @@
 """hparams.json: what a run is, and the versions it began with."""
 
 import contextlib
-import importlib.metadata
 import json
 import os
 import pathlib
-import platform
 import subprocess
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from safl_tf import version
-from safl_tf.util import atomic_io, errors
+from safl_tf.util import atomic_io, errors, versions
 
 # Format of run directories; written to hparams.json and to checkpoints.
 FORMAT = 5
 
 _FILE = 'hparams.json'
-_PACKAGES = ('tensorflow', 'keras', 'numpy', 'tensorflow-datasets')
 _MISSING = object()
 
 Folder = str | os.PathLike[str]
-
-
-def versions() -> dict[str, str]:
-  """Returns the versions of Python, the platform and the main packages."""
-  result = {
-    'python': platform.python_version(),
-    'platform': platform.platform(),
-    'cpu': cpu(),
-    'cpu_count': str(os.cpu_count()),
-    'safl_tf': version.__version__,
-  }
-  for package in _PACKAGES:
-    try:
-      result[package] = importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-      result[package] = 'not installed'
-  return result
-
-
-def cpu() -> str:
-  """Returns the model of the processor, if the system names it."""
-  with contextlib.suppress(OSError):
-    for line in pathlib.Path('/proc/cpuinfo').read_text().splitlines():
-      key, _, value = line.partition(':')
-      if key.strip() == 'model name':
-        return value.strip()
-  return platform.processor() or platform.machine()
 
 
 def git_commit(folder: Folder) -> str | None:
@@ -84,7 +53,7 @@ def create(
     'identity': dict(identity),
     'flags': None if flags is None else dict(flags),
     'saved_round': 0,  # the newest checkpoint, by which a lost one is noticed
-    'versions': versions(),
+    'versions': versions.find(),
     'git_commit': git_commit(os.path.dirname(os.path.abspath(__file__))),
   }
 

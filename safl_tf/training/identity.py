@@ -15,8 +15,7 @@ from safl_tf.core import algorithm as algorithm_lib
 from safl_tf.core import flat_model
 from safl_tf.core import process as process_lib
 from safl_tf.data import arrays, client_data
-from safl_tf.training import hparams as hparams_lib
-from safl_tf.util import atomic_io, describe, digests
+from safl_tf.util import atomic_io, describe, digests, versions
 
 _PACKAGES = ('safl_tf', 'tensorflow', 'keras', 'numpy')
 
@@ -83,7 +82,7 @@ def of_inputs(
 
 def _versions() -> dict[str, str]:
   """Returns the versions that results depend on."""
-  known = hparams_lib.versions()
+  known = versions.find()
   python = '.'.join(platform.python_version_tuple()[:2])
   return {'python': python, **{name: known[name] for name in _PACKAGES}}
 

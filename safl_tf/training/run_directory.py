@@ -18,7 +18,7 @@ from absl import logging
 from safl_tf.core import client_store
 from safl_tf.training import checkpoint, metrics_log, model_file
 from safl_tf.training import hparams as hparams_lib
-from safl_tf.util import atomic_io, errors, output_folder
+from safl_tf.util import atomic_io, errors, output_folder, versions
 
 if TYPE_CHECKING:
   import keras
@@ -144,7 +144,7 @@ class RunDirectory:
     self._refuse(changed, 'settings')
     self._check_rounds(rounds)
     self._check_saved(hparams['saved_round'])
-    began, here = hparams['versions'].get('cpu'), hparams_lib.cpu()
+    began, here = hparams['versions'].get('cpu'), versions.cpu()
     if began != here:
       logging.warning(
         'this run began on another processor (%s, here %s): sums may be '

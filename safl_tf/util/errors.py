@@ -22,6 +22,9 @@ class InputError(ValueError):
     self.hint = hint
     super().__init__(f'{argument}={value}: {hint}')
 
+  def __reduce__(self) -> tuple[Any, ...]:
+    return InputError, (self.argument, str(self.value), self.hint)
+
 
 class RunError(Exception):
   """A failure that is not invalid input, described in one line.

@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import sys
+from collections.abc import Iterator
 
 from safl_tf.util import errors, validation
 
@@ -52,3 +54,50 @@ def allow_memory_growth() -> None:
   with contextlib.suppress(RuntimeError):
     for gpu in tf.config.list_physical_devices('GPU'):
       tf.config.experimental.set_memory_growth(gpu, True)
+
+
+def start_tensorflow(threads: int | None = None) -> None:
+  """Imports TensorFlow without its messages.
+
+  scikit-learn and pandas are hidden meanwhile, since Keras would spend seconds
+  on importing them. Afterwards they can be imported as usual.
+
+  Args:
+    threads: the size of TensorFlow's thread pools; the number of cores if None.
+  """
+  with _quiet(), _hidden('sklearn', 'pandas'):
+    import tensorflow as tf
+
+    tf.get_logger().setLevel('ERROR')
+    if threads is not None:
+      tf.config.threading.set_intra_op_parallelism_threads(threads)
+      tf.config.threading.set_inter_op_parallelism_threads(threads)
+    find()  # TensorFlow writes messages when it looks for GPUs
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+  """Discards the stderr output of native libraries."""
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+  sys.stderr.flush()
+  stderr = os.dup(2)
+  null = os.open(os.devnull, os.O_WRONLY)
+  try:
+    os.dup2(null, 2)
+    yield
+  finally:
+    os.dup2(stderr, 2)
+    os.close(stderr)
+    os.close(null)
+
+
+@contextlib.contextmanager
+def _hidden(*packages: str) -> Iterator[None]:
+  """Makes imports of packages fail, unless they are imported already."""
+  hidden = [name for name in packages if name not in sys.modules]
+  sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
+  try:
+    yield
+  finally:
+    for name in hidden:
+      del sys.modules[name]

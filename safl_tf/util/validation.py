@@ -71,6 +71,11 @@ LIMITS = {
   'keep_checkpoints': Range(1, 10**6),
   'stop_at_accuracy': Range(0, 1, whole=False),
   'stack': Range(1, 10**6),
+  'ray_workers': Range(1, 10**5),
+  'ray_cpus_per_worker': Range(1, 10**4),
+  'ray_gpus_per_worker': Range(0, 64, whole=False),
+  'ray_chunk': Range(1, 10**6),
+  'ray_timeout': Range(1, 1e6, whole=False),
   'target_accuracy': _positive(1),
   'trials': Range(2, 10**6),
 }

@@ -6,9 +6,8 @@ import shutil
 
 import pytest
 
-from binaries import program
 from safl_tf.training import export_files
-from safl_tf.util import errors
+from safl_tf.util import errors, hardware
 from tests.binaries import programs
 
 NAMES = [export_files.SAVED_MODEL, export_files.KERAS_FILE]
@@ -196,7 +195,7 @@ def started(monkeypatch):
   def stop():
     raise errors.RunError('would load the model')
 
-  monkeypatch.setattr(program, 'start_tensorflow', stop)
+  monkeypatch.setattr(hardware, 'start_tensorflow', stop)
 
 
 def change_byte(folder):

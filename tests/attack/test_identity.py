@@ -16,8 +16,8 @@ from absl import logging
 
 import safl_tf
 from safl_tf.algorithms import registry
-from safl_tf.training import hparams as hparams_lib
 from safl_tf.util import errors
+from safl_tf.util import versions as versions_lib
 from tests import tiny
 from tests.binaries import programs
 
@@ -324,8 +324,8 @@ def test_a_changed_global_variable_is_refused(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize('package', ['tensorflow', 'keras', 'numpy', 'safl_tf'])
 def test_another_version_is_refused(run, monkeypatch, package):
-  versions = {**hparams_lib.versions(), package: '0.1'}
-  monkeypatch.setattr(hparams_lib, 'versions', lambda: versions)
+  versions = {**versions_lib.find(), package: '0.1'}
+  monkeypatch.setattr(versions_lib, 'find', lambda: versions)
   with pytest.raises(errors.InputError, match=rf'{package} was .*, is 0\.1'):
     train(run, rounds=2)
 
@@ -384,7 +384,7 @@ def test_what_leaves_the_bits_equal_may_change(case, run, whole):
 
 
 def test_another_processor_is_warned_of(run, monkeypatch):
-  monkeypatch.setattr(hparams_lib, 'cpu', lambda: 'Another 9000')
+  monkeypatch.setattr(versions_lib, 'cpu', lambda: 'Another 9000')
   lines = []
   monkeypatch.setattr(
     logging, 'warning', lambda text, *args: lines.append(text % args)

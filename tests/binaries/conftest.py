@@ -2,7 +2,7 @@ import shutil
 
 import pytest
 
-from binaries import program
+from safl_tf.util import hardware
 from tests.binaries import programs
 
 
@@ -22,7 +22,7 @@ def call(capfd):
 def no_tensorflow(monkeypatch):
   """Fails a test that starts TensorFlow."""
   monkeypatch.setattr(
-    program, 'start_tensorflow', lambda: pytest.fail('starts')
+    hardware, 'start_tensorflow', lambda: pytest.fail('starts')
   )
 
 

@@ -151,7 +151,8 @@ def test_programs_without_presets():
 def test_pandas_after_tensorflow():
   """What Keras does not need at its start is still there for others."""
   script = (
-    'import sys; from binaries import program; program.start_tensorflow(); '
+    'import sys; from safl_tf.util import hardware; '
+    'hardware.start_tensorflow(); '
     'import keras; assert "pandas" not in sys.modules, "slow"; '
     'assert "sklearn" not in sys.modules, "slow"; import pandas, sklearn; '
     'print(pandas.DataFrame({"a": [1, 2]}).a.sum(), sklearn.__name__)'

@@ -4,13 +4,13 @@ import shutil
 
 import pytest
 
-from binaries import program, reproduce, sweep
+from binaries import reproduce, sweep
 from binaries.flags.data import Data
 from safl_tf.experiments.paper import experiments, plans
 from safl_tf.reporting import plots
 from safl_tf.training import hparams as hparams_lib
 from safl_tf.training import metrics_log
-from safl_tf.util import errors
+from safl_tf.util import errors, hardware
 from tests.binaries import programs
 from tests.experiments.paper import make_runs as made
 
@@ -38,7 +38,7 @@ def no_pictures(monkeypatch):
 def no_tensorflow(monkeypatch):
   """Fails a test that starts TensorFlow."""
   monkeypatch.setattr(
-    program, 'start_tensorflow', lambda: pytest.fail('starts')
+    hardware, 'start_tensorflow', lambda: pytest.fail('starts')
   )
 
 

@@ -310,7 +310,7 @@ def test_the_first_call_of_a_worker_is_in_the_calling_thread():
 
 
 def test_names():
-  assert ('auto', *executors.EXECUTORS) == choices.EXECUTORS
+  assert ('auto', *executors.EXECUTORS, 'ray') == choices.EXECUTORS
   assert executors.resolve('auto', on_gpu=False) == 'threads'
   assert executors.resolve('auto', on_gpu=True) == 'vectorized'
   assert executors.resolve('serial', on_gpu=True) == 'serial'

@@ -386,7 +386,7 @@ REFUSED = {
     r'^clients_per_round=7: .* 6$',
   ),
   'init': ({'init': 'zeros'}, r'^init=zeros: '),
-  'executor': ({'executor': 'ray'}, r'^executor=ray: '),
+  'executor': ({'executor': 'spark'}, r'^executor=spark: '),
   'jit_compile': ({'jit_compile': 'yes'}, r'^jit_compile=yes: '),
   'device': ({'device': 'gpu:97'}, r'^device=gpu:97: '),
 }

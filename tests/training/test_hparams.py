@@ -12,15 +12,16 @@ import pytest
 from safl_tf import version
 from safl_tf.training import hparams as hparams_lib
 from safl_tf.util import errors
+from safl_tf.util import versions as versions_lib
 
 
 def test_versions_import_no_package():
   script = (
     'import json, sys\n'
-    'from safl_tf.training import hparams\n'
+    'from safl_tf.util import versions\n'
     'for name in ("tensorflow", "keras"):\n'
     '  sys.modules[name] = None  # an import would fail\n'
-    'print(json.dumps(hparams.versions()))\n'
+    'print(json.dumps(versions.find()))\n'
   )
   versions = json.loads(subprocess.check_output([sys.executable, '-c', script]))
   assert versions['python'].split('.')[0] == str(sys.version_info[0])
@@ -78,7 +79,7 @@ def test_hparams(tmp_path):
   }
   assert hparams['identity'] == {'seed': 3}
   assert hparams['flags'] == flags | {'sizes': [1, 2]}
-  assert hparams['versions'] == hparams_lib.versions()
+  assert hparams['versions'] == versions_lib.find()
   assert hparams_lib.differing(hparams['flags'], flags, ignore=()) == {}
   (tmp_path / 'hparams.json').write_text('{')
   with pytest.raises(errors.InputError, match='json cannot be parsed'):

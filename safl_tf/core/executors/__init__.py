@@ -1,11 +1,17 @@
 """Executors run a round's clients: the same results at different speeds."""
 
 import importlib
+import importlib.util
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from safl_tf.core import cohort
 from safl_tf.core.executors import base
-from safl_tf.util import choices, validation
+from safl_tf.util import choices, errors, validation
+
+if TYPE_CHECKING:
+  from safl_tf.core.executors.ray import config as config_lib
+  from safl_tf.core.executors.ray import executor as ray_executor
 
 ExecutorOptions = base.ExecutorOptions
 
@@ -14,7 +20,7 @@ class Executor(Protocol):
   """Runs clients' rounds."""
 
   def __call__(
-    self, make_input: base.MakeInput, ids: Sequence[int]
+    self, inputs: cohort.CohortInput, ids: Sequence[int]
   ) -> base.Outputs:
     """Yields the clients' outputs, as NumPy arrays, in the order of ids."""
 
@@ -37,6 +43,32 @@ def resolve(name: str, on_gpu: bool = False) -> str:
   if name == 'auto':
     return 'vectorized' if on_gpu else 'threads'
   return name
+
+
+def connect(
+  executor: 'str | config_lib.RayConfig', device: str
+) -> 'ray_executor.RayRun | None':
+  """Starts the workers of a run; None for executors in this process.
+
+  Args:
+    executor: 'ray' or its configuration, or the name of another executor.
+    device: 'auto', 'cpu' or 'gpu'.
+  """
+  if isinstance(executor, str) and executor != 'ray':
+    return None
+  from safl_tf.core.executors.ray import config as config_lib
+
+  takes = f'one of {", ".join(choices.EXECUTORS)} or a RayConfig'
+  kinds = (str, config_lib.RayConfig)
+  validation.instance('executor', executor, kinds, takes)
+  if importlib.util.find_spec('ray') is None:
+    hint = "needs Ray: pip install 'safl_tf[ray]'"
+    raise errors.InputError('executor', 'ray', hint)
+  from safl_tf.core.executors.ray import executor as ray_executor
+
+  if isinstance(executor, str):
+    executor = config_lib.RayConfig()
+  return ray_executor.RayRun(executor, device)
 
 
 def create(

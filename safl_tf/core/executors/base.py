@@ -13,8 +13,6 @@ from safl_tf.core import batching, client_update, cohort
 
 # A client's round, on each TensorFlow device.
 Updates = Sequence[client_update.ClientUpdate]
-# client -> the inputs of its round
-MakeInput = Callable[[int], cohort.ClientInput]
 # The outputs of clients' rounds, as NumPy arrays.
 Outputs = Iterator[cohort.ClientOutput]
 
@@ -31,6 +29,8 @@ class ExecutorOptions(NamedTuple):
     cohort: the number of clients in a round.
     on_gpu: whether it runs on GPUs.
     stack: the number of clients `vectorized` stacks; by memory if None.
+    threads: the number of clients `threads` runs at a time; that of cores if
+      None.
   """
 
   jit_compile: bool
@@ -40,6 +40,7 @@ class ExecutorOptions(NamedTuple):
   cohort: int
   on_gpu: bool = False
   stack: int | None = None
+  threads: int | None = None
 
 
 class StepRunner:

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from safl_tf.core import batching
+from safl_tf.core import batching, cohort
 from safl_tf.core.executors import base
 
 
@@ -21,13 +21,13 @@ class Serial:
     self._runner = _StepByStep(options.jit_compile)
 
   def __call__(
-    self, make_input: base.MakeInput, ids: Sequence[int]
+    self, inputs: cohort.CohortInput, ids: Sequence[int]
   ) -> base.Outputs:
     """See `executors.Executor`."""
     for k in ids:
       with tf.device(self._update.device):
-        inputs = tf.nest.map_structure(tf.convert_to_tensor, make_input(k))
-        output = self._update(inputs, self._runner)
+        tensors = tf.nest.map_structure(tf.convert_to_tensor, inputs(k))
+        output = self._update(tensors, self._runner)
       yield base.to_numpy(output)
 
   @property

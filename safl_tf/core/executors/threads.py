@@ -6,6 +6,7 @@ interpreter lock while it computes, so threads run in parallel.
 
 from collections.abc import Sequence
 
+from safl_tf.core import cohort
 from safl_tf.core.executors import base
 from safl_tf.util import hardware
 
@@ -15,26 +16,16 @@ _WINDOW = 8
 
 
 class Threads:
-  """Runs clients on a thread for each core, or for each GPU.
+  """Runs clients on a thread for each core, or for each GPU."""
 
-  Args:
-    updates: a client's round, on each TensorFlow device.
-    options: of the executor.
-    workers: the number of threads, instead of the number of cores.
-  """
-
-  def __init__(
-    self,
-    updates: base.Updates,
-    options: base.ExecutorOptions,
-    workers: int | None = None,
-  ):
+  def __init__(self, updates: base.Updates, options: base.ExecutorOptions):
     jit_compile = options.jit_compile
     runner = base.StepRunner(trim_padding=not jit_compile)
     self._rounds = [
       base.CompiledRound(update, runner, update.signature(), jit_compile)
       for update in updates
     ]
+    workers = options.threads
     if workers is None:
       workers = 1 if options.on_gpu else hardware.num_cores()
     count = len(updates)
@@ -43,10 +34,10 @@ class Threads:
     )
 
   def __call__(
-    self, make_input: base.MakeInput, ids: Sequence[int]
+    self, inputs: cohort.CohortInput, ids: Sequence[int]
   ) -> base.Outputs:
     """See `executors.Executor`."""
-    return self._pool.map(make_input, ids)
+    return self._pool.map(inputs, ids)
 
   @property
   def num_traces(self) -> int:

@@ -50,15 +50,15 @@ class Vectorized:
     self._pool = base.Pool(self._rounds, _WINDOW)
 
   def __call__(
-    self, make_input: base.MakeInput, ids: Sequence[int]
+    self, inputs: cohort.CohortInput, ids: Sequence[int]
   ) -> base.Outputs:
     """See `executors.Executor`."""
 
     def make(group: Sequence[int]) -> cohort.ClientInput:
-      inputs = [make_input(k) for k in group]
-      idle = _padding_client(inputs[0])
-      inputs += [idle] * (self.stack - len(inputs))
-      return tf.nest.map_structure(lambda *fields: np.stack(fields), *inputs)
+      stack = [inputs(k) for k in group]
+      idle = cohort.without_steps(stack[0])
+      stack += [idle] * (self.stack - len(stack))
+      return tf.nest.map_structure(lambda *fields: np.stack(fields), *stack)
 
     groups = [ids[i : i + self.stack] for i in range(0, len(ids), self.stack)]
     results = self._pool.map(make, groups)
@@ -71,17 +71,6 @@ class Vectorized:
   def num_traces(self) -> int:
     """The number of traces on all TensorFlow devices."""
     return sum(r.num_traces for r in self._rounds)
-
-
-def _padding_client(
-  inputs: cohort.ClientInput,
-) -> cohort.ClientInput:
-  """Returns an input without steps."""
-  none = np.int32(0)
-  return inputs._replace(
-    plan=inputs.plan._replace(num_steps=none),
-    measured=inputs.measured._replace(num_steps=none),
-  )
 
 
 class _Stacked(base.StepRunner):

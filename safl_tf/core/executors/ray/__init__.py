@@ -1,0 +1,1 @@
+"""Runs a round's clients on the workers of a Ray cluster, with equal bits."""

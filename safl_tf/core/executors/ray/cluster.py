@@ -1,0 +1,185 @@
+"""The connection to a Ray cluster, or to Ray on this machine alone."""
+
+import contextlib
+import functools
+import os
+import pathlib
+import secrets
+import shutil
+import socket
+import tempfile
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from absl import logging
+
+from safl_tf.core.executors.ray import config as config_lib
+from safl_tf.util import errors, hardware
+
+_CONNECT_SECONDS = 5.0  # for the head to answer
+_CLOSE_SECONDS = 20.0
+_RAY_LOG_LEVEL = 40  # ERROR, of Python's logging
+
+
+class Cluster:
+  """A connection to Ray, which `close` ends unless the user made it.
+
+  Attributes:
+    address: HOST:PORT of the head.
+
+  Args:
+    config: says where the cluster is.
+  """
+
+  def __init__(self, config: config_lib.RayConfig):
+    import ray
+
+    self._ray = ray
+    self._failures = 0
+    folder: str | None = None
+    variables: dict[str, str | None] = {}
+    if ray.is_initialized():
+      self.address = ray.get_runtime_context().gcs_address
+      if config.address not in ('local', 'auto', self.address):
+        hint = f'this process is connected to {self.address} already'
+        raise errors.InputError('ray_address', config.address, hint)
+      logging.info('uses the Ray cluster at %s', self.address)
+      self._close: Callable[[], object] = lambda: None
+      return
+    if config.address == 'local':
+      folder = tempfile.mkdtemp(prefix='safl_ray_')
+      variables = _set_variables()
+    self._close = weakref.finalize(self, _disconnect, folder, variables)
+    with _explaining(config.address):
+      if config.address != 'local':
+        _check_answers(config.address)
+      ray.init(
+        address=config.address,
+        logging_level=_RAY_LOG_LEVEL,
+        **_local_options(config, folder) if folder else {},
+      )
+    self.address = ray.get_runtime_context().gcs_address
+
+  def nodes(self) -> list[config_lib.Node]:
+    """Returns the nodes that are alive."""
+    nodes = []
+    for node in self._ray.nodes():
+      resources = node['Resources']
+      if node['Alive']:
+        name = node['NodeManagerHostname']
+        host = f'{name} ({node["NodeManagerAddress"]})'
+        cpus, gpus = (int(resources.get(r, 0)) for r in ('CPU', 'GPU'))
+        nodes.append(config_lib.Node(node['NodeID'], host, cpus, gpus))
+    return nodes
+
+  def check_head(self) -> None:
+    """Raises an error if the head is gone; Ray would end this process."""
+    if _answers(self.address):
+      self._failures = 0
+      return
+    self._failures += 1
+    if self._failures > 1:
+      raise errors.RunError(
+        f'the head of the Ray cluster at {self.address} is gone; start a '
+        'cluster, then the same command resumes'
+      )
+
+  def close(self) -> None:
+    """Disconnects; ends what was started on this machine."""
+    self._close()
+
+
+def _disconnect(folder: str | None, variables: dict[str, str | None]) -> None:
+  """Ends the connection, and deletes the files of a local Ray."""
+  import ray
+
+  # Ray waits for a head that is gone.
+  thread = threading.Thread(target=ray.shutdown, daemon=True)
+  thread.start()
+  thread.join(_CLOSE_SECONDS)
+  for name, value in variables.items():
+    if value is None:
+      os.environ.pop(name, None)
+    else:
+      os.environ[name] = value
+  if folder is not None:
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _set_variables() -> dict[str, str | None]:
+  """Sets variables for a local Ray; returns those of before.
+
+  A token of its own keeps Ray from writing one to the user's home.
+  """
+  wanted = {'RAY_USAGE_STATS_ENABLED': '0'}
+  known = ('RAY_AUTH_MODE', 'RAY_AUTH_TOKEN', 'RAY_AUTH_TOKEN_PATH')
+  saved = pathlib.Path.home() / '.ray' / 'auth_token'
+  if not saved.exists() and not any(name in os.environ for name in known):
+    wanted['RAY_AUTH_TOKEN'] = _token()
+  # Ray sets the mode itself.
+  before = {name: os.environ.get(name) for name in ('RAY_AUTH_MODE', *wanted)}
+  os.environ.update(wanted)
+  return before
+
+
+@functools.cache
+def _token() -> str:
+  """Returns the token of this process; Ray remembers the first one."""
+  return secrets.token_hex()
+
+
+def _local_options(config: config_lib.RayConfig, folder: str) -> dict[str, Any]:
+  """Returns the options of a Ray on this machine alone."""
+  cores = hardware.num_cores()
+  wanted = (config.workers or 1) * (config.cpus_per_worker or 1)
+  return {
+    'num_cpus': max(cores, wanted),
+    'include_dashboard': False,
+    '_temp_dir': folder,
+  }
+
+
+@contextlib.contextmanager
+def _explaining(address: str) -> Iterator[None]:
+  """Turns Ray's errors into one that names the address."""
+  import ray
+
+  try:
+    yield
+  except errors.InputError:
+    raise
+  except (ray.exceptions.RayError, OSError, RuntimeError, ValueError) as error:
+    hint = errors.reason(error)
+    if isinstance(error, ray.exceptions.AuthenticationError):
+      hint = (
+        "needs the cluster's token: set RAY_AUTH_MODE=token and "
+        'RAY_AUTH_TOKEN_PATH'
+      )
+    elif address == 'auto' and isinstance(error, ConnectionError):
+      hint = (
+        'there is no Ray on this machine; join a cluster with ray start, or '
+        'use local'
+      )
+    raise errors.InputError('ray_address', address, hint) from error
+
+
+def _check_answers(address: str) -> None:
+  if address != 'auto' and not _answers(address):
+    hint = (
+      f'nothing answers there within {_CONNECT_SECONDS:g} s; ray start --head '
+      'prints the address'
+    )
+    raise errors.InputError('ray_address', address, hint)
+
+
+def _answers(address: str) -> bool:
+  """Returns whether a server accepts connections."""
+  host, _, port = address.rpartition(':')
+  place = (host.strip('[]'), int(port))
+  try:
+    socket.create_connection(place, _CONNECT_SECONDS).close()
+  except OSError:
+    return False
+  return True

@@ -1,0 +1,160 @@
+"""Where workers run on a Ray cluster, and how much each of them gets."""
+
+import dataclasses
+import math
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from safl_tf.util import errors, validation
+
+
+@dataclasses.dataclass(frozen=True)
+class RayConfig:
+  """The workers of `executor='ray'`; results do not depend on it.
+
+  Attributes:
+    address: 'local' starts Ray on this machine; 'auto' or 'HOST:PORT' joins
+      the cluster that this machine is a node of.
+    workers: the number of workers. By default one per GPU, or without GPUs one
+      per node.
+    cpus_per_worker: clients that a worker trains at a time. By default the
+      cores of a node are divided among its workers.
+    gpus_per_worker: 0 trains on CPUs. By default 1 if the cluster has GPUs.
+    chunk: clients per message to a worker. By default each worker gets about
+      four messages in a round.
+    timeout: seconds after which a worker that has not started, or that does
+      not answer, counts as lost; and seconds without any worker after which a
+      run ends with an error.
+  """
+
+  address: str = 'local'
+  workers: int | None = None
+  cpus_per_worker: int | None = None
+  gpus_per_worker: float | None = None
+  chunk: int | None = None
+  timeout: float = 120.0
+
+  def __post_init__(self) -> None:
+    for field in dataclasses.fields(self)[1:]:
+      value = getattr(self, field.name)
+      if value is not None:
+        validation.limited(f'ray_{field.name}', value)
+    pattern = r'local|auto|[^\s/:]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}'
+    if not re.fullmatch(pattern, str(self.address)):
+      hint = 'must be local, auto or HOST:PORT'
+      raise errors.InputError('ray_address', self.address, hint)
+
+
+class Node(NamedTuple):
+  """A node of a cluster, with the CPUs and GPUs that Ray knows of."""
+
+  id: str
+  host: str
+  cpus: int
+  gpus: int
+
+
+class Slot(NamedTuple):
+  """The place of a worker: a node, and a share of its CPUs and GPUs."""
+
+  node: Node
+  cpus: int
+  gpus: float
+
+
+def gpus_per_worker(
+  config: RayConfig, nodes: Sequence[Node], device: str
+) -> float:
+  """Returns the GPUs of each worker; 0 to train on CPUs.
+
+  Args:
+    config: of the workers.
+    nodes: of the cluster.
+    device: 'auto', 'cpu' or 'gpu'.
+  """
+  if device not in ('auto', 'cpu', 'gpu'):
+    hint = 'must be auto, cpu or gpu with the executor ray: workers share GPUs'
+    raise errors.InputError('device', device, hint)
+  wanted = config.gpus_per_worker
+  if device == 'cpu':
+    if wanted:
+      hint = 'has no effect with the device cpu'
+      raise errors.InputError('ray_gpus_per_worker', wanted, hint)
+    return 0
+  has_gpus = any(node.gpus for node in nodes)
+  if device == 'gpu' and (wanted == 0 or not has_gpus):
+    hint = 'the Ray cluster has no GPU' if wanted is None else 'needs GPUs'
+    raise errors.InputError('device', device, hint)
+  return float(has_gpus) if wanted is None else wanted
+
+
+def plan(
+  config: RayConfig, nodes: Sequence[Node], gpus: float
+) -> list[list[Slot]]:
+  """Returns the places of workers that each node has room for.
+
+  Args:
+    config: of the workers.
+    nodes: of the cluster.
+    gpus: of each worker.
+  """
+  hosts = [node for node in nodes if node.cpus >= 1 and node.gpus >= gpus]
+  share = math.ceil((config.workers or 0) / max(len(hosts), 1)) or 1
+  places = []
+  for node in hosts:
+    count = math.floor(node.gpus / gpus + 1e-9) if gpus else share
+    cpus = config.cpus_per_worker
+    if cpus is None:
+      count = min(count, node.cpus)
+      cpus = node.cpus // count
+    elif gpus:
+      count = min(count, node.cpus // cpus)
+    else:
+      count = node.cpus // cpus
+    places.append([Slot(node, cpus, gpus)] * count)
+  return places
+
+
+def choose(config: RayConfig, places: Sequence[Sequence[Slot]]) -> list[Slot]:
+  """Chooses the places of workers, spread over nodes; refuses too many."""
+  depth = max(map(len, places), default=0)
+  slots = [row[i] for i in range(depth) for row in places if i < len(row)]
+  if not slots:
+    wanted = f'{config.cpus_per_worker or 1} CPUs'
+    if config.gpus_per_worker:
+      wanted += f' and {config.gpus_per_worker:g} GPUs'
+    hint = f'no node of the cluster has {wanted} for a worker'
+    raise errors.InputError('ray_address', config.address, hint)
+  if config.workers is None:
+    return slots
+  if len(slots) < config.workers:
+    hint = f'the cluster has room for {len(slots)}'
+    raise errors.InputError('ray_workers', config.workers, hint)
+  return slots[: config.workers]
+
+
+def replacement(
+  config: RayConfig,
+  nodes: Sequence[Node],
+  used: Sequence[Slot],
+  lost: Slot,
+) -> Slot | None:
+  """Returns the place for a worker instead of a lost one, if there is room.
+
+  Args:
+    config: of the workers.
+    nodes: that are alive, the preferred ones first.
+    used: the places of other workers.
+    lost: the place of the lost one.
+  """
+  for node in nodes:
+    others = [slot for slot in used if slot.node.id == node.id]
+    cpus = lost.cpus
+    if config.cpus_per_worker is None and not others:
+      cpus = min(cpus, node.cpus)  # a smaller node is better than none
+    free_cpus = node.cpus - sum(slot.cpus for slot in others)
+    free_gpus = node.gpus - sum(slot.gpus for slot in others)
+    if 1 <= cpus <= free_cpus and lost.gpus <= free_gpus + 1e-9:
+      return Slot(node, cpus, lost.gpus)
+  return None
