@@ -90,71 +90,47 @@ def gpus_per_worker(
 
 
 def plan(
-  config: RayConfig, nodes: Sequence[Node], gpus: float
-) -> list[list[Slot]]:
-  """Returns the places of workers that each node has room for.
+  config: RayConfig,
+  nodes: Sequence[Node],
+  gpus: float,
+  used: Sequence[Slot] = (),
+) -> list[Slot]:
+  """Returns places for the workers that are missing, spread over nodes.
 
   Args:
     config: of the workers.
-    nodes: of the cluster.
+    nodes: that are alive, the preferred ones first.
     gpus: of each worker.
+    used: the places of the workers that there are.
   """
   hosts = [node for node in nodes if node.cpus >= 1 and node.gpus >= gpus]
-  share = math.ceil((config.workers or 0) / max(len(hosts), 1)) or 1
-  places = []
+  share = math.ceil((config.workers or 1) / max(len(hosts), 1))
+  rows = []
   for node in hosts:
     count = math.floor(node.gpus / gpus + 1e-9) if gpus else share
-    cpus = config.cpus_per_worker
-    if cpus is None:
-      count = min(count, node.cpus)
-      cpus = node.cpus // count
-    elif gpus:
-      count = min(count, node.cpus // cpus)
-    else:
+    count = min(count, node.cpus)
+    cpus = config.cpus_per_worker or node.cpus // count
+    if config.cpus_per_worker and not gpus:
       count = node.cpus // cpus
-    places.append([Slot(node, cpus, gpus)] * count)
-  return places
+    others = [slot for slot in used if slot.node.id == node.id]
+    free = node.cpus - sum(slot.cpus for slot in others)
+    count = min(count - len(others), free // cpus)
+    rows.append([Slot(node, cpus, gpus)] * count)
+  depth = max(map(len, rows), default=0)
+  slots = [row[i] for i in range(depth) for row in rows if i < len(row)]
+  if config.workers is None:
+    return slots
+  return slots[: max(config.workers - len(used), 0)]
 
 
-def choose(config: RayConfig, places: Sequence[Sequence[Slot]]) -> list[Slot]:
-  """Chooses the places of workers, spread over nodes; refuses too many."""
-  depth = max(map(len, places), default=0)
-  slots = [row[i] for i in range(depth) for row in places if i < len(row)]
+def check_room(config: RayConfig, slots: Sequence[Slot]) -> None:
+  """Refuses a cluster with too little room, before anything has started."""
   if not slots:
     wanted = f'{config.cpus_per_worker or 1} CPUs'
     if config.gpus_per_worker:
       wanted += f' and {config.gpus_per_worker:g} GPUs'
     hint = f'no node of the cluster has {wanted} for a worker'
     raise errors.InputError('ray_address', config.address, hint)
-  if config.workers is None:
-    return slots
-  if len(slots) < config.workers:
+  if config.workers is not None and len(slots) < config.workers:
     hint = f'the cluster has room for {len(slots)}'
     raise errors.InputError('ray_workers', config.workers, hint)
-  return slots[: config.workers]
-
-
-def replacement(
-  config: RayConfig,
-  nodes: Sequence[Node],
-  used: Sequence[Slot],
-  lost: Slot,
-) -> Slot | None:
-  """Returns the place for a worker instead of a lost one, if there is room.
-
-  Args:
-    config: of the workers.
-    nodes: that are alive, the preferred ones first.
-    used: the places of other workers.
-    lost: the place of the lost one.
-  """
-  for node in nodes:
-    others = [slot for slot in used if slot.node.id == node.id]
-    cpus = lost.cpus
-    if config.cpus_per_worker is None and not others:
-      cpus = min(cpus, node.cpus)  # a smaller node is better than none
-    free_cpus = node.cpus - sum(slot.cpus for slot in others)
-    free_gpus = node.gpus - sum(slot.gpus for slot in others)
-    if 1 <= cpus <= free_cpus and lost.gpus <= free_gpus + 1e-9:
-      return Slot(node, cpus, lost.gpus)
-  return None

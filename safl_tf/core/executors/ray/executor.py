@@ -11,7 +11,7 @@ from safl_tf.core import algorithm as algorithm_lib
 from safl_tf.core import client_config, client_update, cohort, flat_model
 from safl_tf.core.executors import base
 from safl_tf.core.executors.ray import config as config_lib
-from safl_tf.core.executors.ray import messages
+from safl_tf.core.executors.ray import messages, object_store
 from safl_tf.core.executors.ray import workers as workers_lib
 from safl_tf.data import client_data
 
@@ -66,7 +66,7 @@ class Ray:
   @property
   def stack(self) -> int | None:
     """The number of clients that workers stack; None if they do not."""
-    return self._workers.prepare(self._task) if self._stacked else None
+    return self._workers.stack(self._task) if self._stacked else None
 
   @property
   def num_traces(self) -> int:
@@ -139,7 +139,7 @@ class RayRun:
     bare, leaves = messages.split_data(clients)
     rules = 'keep what its rules use inside them, as plain values'
     self._stacked = executor == 'vectorized'
-    self._shared = workers_lib.Published(
+    self._shared = object_store.Published(
       messages.Run(
         clients=bare,
         algorithm=messages.pack('algorithm', algorithm, rules),
@@ -163,6 +163,6 @@ class RayRun:
     )
     portable = messages.pack('model', model.portable(), hint)
     message = messages.Model(portable, model.from_logits)
-    task = workers_lib.Task(self._shared, workers_lib.Published(message))
+    task = workers_lib.Task(self._shared, object_store.Published(message))
     size = model.size * np.dtype(model.dtype).itemsize
     return Ray(self.workers, task, self._stacked, self._chunk, size, update)
