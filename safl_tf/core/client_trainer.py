@@ -157,13 +157,17 @@ class ClientTrainer:
     self._jit_choice = jit_compile
     rows = None if self._ray is None else 1  # workers have the data
     self._data = [_put(clients, place, rows) for place in self._devices]
-    if self._ray is not None:
-      self._ray.publish(
-        clients, algorithm, config, self._executor_name, jit_compile, stack
-      )
-    self._build(model)
-    if self._ray is not None:
-      self._ray.workers.wait()
+    try:
+      if self._ray is not None:
+        self._ray.publish(
+          clients, algorithm, config, self._executor_name, jit_compile, stack
+        )
+      self._build(model)
+      if self._ray is not None:
+        self._ray.workers.wait()
+    except BaseException:
+      self.close()
+      raise
 
   def with_model(
     self, model: keras.Model | flat_model.ModelFn | flat_model.Portable

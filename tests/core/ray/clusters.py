@@ -14,7 +14,7 @@ import time
 
 import psutil
 
-_START_SECONDS = 60.0
+_START_SECONDS = 60.0  # of a node
 
 
 class Cluster:
@@ -37,6 +37,7 @@ class Cluster:
       'RAY_USAGE_STATS_ENABLED': '0',
       'TF_CPP_MIN_LOG_LEVEL': '3',
     }
+    self._count = 0
     port = _free_port()
     self.address = f'127.0.0.1:{port}'
     self._head = self._start(
@@ -46,7 +47,6 @@ class Cluster:
       '--include-dashboard=false',
       '--num-cpus=0',
     )
-    self.wait_for(lambda: _answers(port))
 
   def add_node(self, cpus=1, **environment):
     """Starts a node; returns its process, the parent of Ray's."""
@@ -54,29 +54,29 @@ class Cluster:
     return self._start(address, f'--num-cpus={cpus}', **environment)
 
   def _start(self, *options, **environment):
+    """Starts Ray, and waits for it: nodes that start together may collide."""
     command = [sys.executable, '-m', 'ray.scripts.scripts', 'start', '--block']
     common = ['--node-ip-address=127.0.0.1', '--num-gpus=0']
-    log = open(self._folder / 'log', 'ab')  # noqa: SIM115
-    with log:
-      return subprocess.Popen(
+    self._count += 1
+    path = self._folder / f'log{self._count}'
+    with path.open('wb') as log:
+      process = subprocess.Popen(
         [*command, *common, *options],
         env=self.environment | environment,
         stdout=log,
         stderr=log,
         start_new_session=True,
       )
+    end = time.monotonic() + _START_SECONDS
+    while 'Ray runtime started' not in path.read_text():
+      if process.poll() is not None or time.monotonic() > end:
+        raise TimeoutError(f'Ray has not started: {path.read_text()[-2000:]}')
+      time.sleep(0.1)
+    return process
 
   def kill_head(self):
     """Kills the server that all others need, as a machine's failure does."""
     _kill_children(self._head, 'gcs_server')
-
-  def wait_for(self, condition, seconds=_START_SECONDS):
-    """Waits until a condition holds."""
-    end = time.monotonic() + seconds
-    while not condition():
-      if time.monotonic() > end:
-        raise TimeoutError((self._folder / 'log').read_text()[-2000:])
-      time.sleep(0.1)
 
   def close(self):
     """Kills everything that runs in the cluster's folder."""
@@ -108,10 +108,3 @@ def _free_port():
   with socket.socket() as server:
     server.bind(('127.0.0.1', 0))
     return server.getsockname()[1]
-
-
-def _answers(port):
-  with contextlib.suppress(OSError):
-    socket.create_connection(('127.0.0.1', port), 1).close()
-    return True
-  return False

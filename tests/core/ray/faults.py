@@ -1,10 +1,11 @@
 """A driver on a cluster of two nodes that fail: `python -m` with a folder.
 
 It runs in a process of its own, as Ray reads its variables when it is imported.
-Prints `ok STEP` after each step.
+Prints `ok STEP` after each of `STEPS`.
 """
 
 import dataclasses
+import functools
 import os
 import pathlib
 import signal
@@ -13,13 +14,27 @@ import threading
 import time
 import traceback
 
+import psutil
+from absl import logging
+
 from tests.core.ray import clusters
 
 TIMEOUT = 10.0
-ROUNDS = 6
+STEPS = (
+  'equal_bits',
+  'killed_worker',
+  'killed_node',
+  'new_node',
+  'no_room',
+  'room_again',
+  'client_error',
+  'other_versions',
+  'head_dies',
+)
 
 
 def main(folder):
+  """Runs all steps."""
   cluster = clusters.Cluster()
   os.environ.update(cluster.environment)
   try:
@@ -28,54 +43,51 @@ def main(folder):
     traceback.print_exc()  # Ray may end this process without a word
     raise
   finally:
+    import ray
+
+    ray.shutdown()
     cluster.close()
 
 
 class Faults:
-  """The steps, in order: each leaves the cluster to the next."""
+  """The steps; each leaves the cluster to the next."""
 
   def __init__(self, cluster, folder):
-    self.cluster = cluster
-    self.folder = folder
-    self.nodes = [cluster.add_node(), cluster.add_node()]
-
-  def run(self):
-    # After the cluster's variables are set.
-    import ray
+    import ray  # after the variables are set
 
     import safl_tf
     from tests import tiny_rounds
 
+    logging.use_absl_handler()  # with times
+    self.cluster = cluster
+    self.folder = folder
+    self.nodes = [cluster.add_node(), cluster.add_node()]
     self.ray = ray
     self.rounds = tiny_rounds
     self.config = dataclasses.replace(tiny_rounds.CONFIG, local_epochs=600)
-    self.expected, _ = tiny_rounds.run(self.make('threads'), ROUNDS)
+    self.expected, _ = tiny_rounds.run(self.make('threads'), 7)
     self.ray_config = safl_tf.RayConfig(
-      self.cluster.address, workers=2, chunk=1, timeout=TIMEOUT
+      cluster.address, workers=2, chunk=1, timeout=TIMEOUT
     )
-    ray.init(self.cluster.address, logging_level=40)
-    self.cluster.wait_for(lambda: ray.cluster_resources().get('CPU') == 2)
-    ray.shutdown()
     self.process = self.make(self.ray_config)
     self.state = self.process.initialize(0)
-    for step in (
-      self.equal_bits,
-      self.killed_worker,
-      self.killed_node,
-      self.new_node,
-      self.no_room,
-      self.room_again,
-    ):
+
+  def run(self):
+    for name in STEPS:
       start = time.monotonic()
-      step()
-      print(f'ok {step.__name__} {time.monotonic() - start:.1f} s', flush=True)
+      getattr(self, name)()
+      print(f'ok {name} {time.monotonic() - start:.1f} s', flush=True)
 
   def make(self, executor, **options):
     return self.rounds.make(executor=executor, config=self.config, **options)
 
   @property
-  def workers(self):
-    return self.process._trainer._ray.workers
+  def crew(self):
+    return self.process._trainer._ray.workers.open().crew
+
+  def wait_for_workers(self):
+    while len(self.crew.ready) < 2:
+      self.crew.step()
 
   def next(self):
     """Runs a round; compares it with that of threads."""
@@ -85,17 +97,20 @@ class Faults:
     return metrics.workers
 
   def in_round(self, action):
-    """Does something as soon as a worker trains."""
+    """Runs a round, in which a thread calls action(process of a worker)."""
 
     def wait():
-      members = self.workers.open().crew.members
-      while not any(member.chunks for member in members):
+      crew = self.crew
+      while not (busy := [m for m in crew.members if m.chunks]):
         time.sleep(0.01)
-      action()
+      action(busy[0].info['pid'])
 
     thread = threading.Thread(target=wait)
     thread.start()
-    return thread
+    try:
+      return self.next()
+    finally:
+      thread.join()
 
   def equal_bits(self):
     for _ in range(2):
@@ -103,56 +118,145 @@ class Faults:
     assert (metrics.alive, metrics.lost) == (2, 0), metrics
 
   def killed_worker(self):
-    busy = lambda: next(m for m in self.workers.open().crew.members if m.chunks)
-    killer = self.in_round(
-      lambda: os.kill(busy().info['pid'], signal.SIGKILL)
-    )
-    metrics = self.next()
-    killer.join()
+    metrics = self.in_round(lambda pid: os.kill(pid, signal.SIGKILL))
     assert metrics.lost == 1, metrics
 
   def killed_node(self):
-    self.workers.wait()
-    killer = self.in_round(lambda: clusters.kill_node(self.nodes.pop()))
-    metrics = self.next()
-    killer.join()
+    def kill(pid):
+      above = [parent.pid for parent in psutil.Process(pid).parents()]
+      [node] = [node for node in self.nodes if node.pid in above]
+      clusters.kill_node(node)
+
+    self.wait_for_workers()
+    metrics = self.in_round(kill)
     assert metrics.lost == 2, metrics
 
   def new_node(self):
-    self.nodes.append(self.cluster.add_node())
-    crew = self.workers.open().crew
-    while len(crew.alive) < 2:
-      crew.step()
+    self.cluster.add_node()
+    self.wait_for_workers()
     assert self.next().alive == 2
 
   def no_room(self):
-    from safl_tf.util import errors
+    """Others take the CPUs of workers that die."""
 
     @self.ray.remote(num_cpus=1)
     class Other:
-      def ready(self):
+      def started(self):
         return True
 
-    # They wait until workers die.
     self.others = [Other.remote() for _ in range(2)]
-    calls = [other.ready.remote() for other in self.others]
+    started = [other.started.remote() for other in self.others]
     time.sleep(0.5)
-    for process in self.workers.processes:
-      os.kill(process, signal.SIGKILL)
+    for member in self.crew.members:
+      os.kill(member.info['pid'], signal.SIGKILL)
     start = time.monotonic()
-    try:
-      self.next()
-    except errors.RunError as error:
-      assert 'no Ray worker for 10 s (ray_timeout)' in str(error), error
-    else:
-      raise AssertionError('there was room')
+    error = self.error_of(self.next)
+    assert f'no Ray worker for {TIMEOUT:g} s (ray_timeout)' in str(error), error
     assert time.monotonic() - start < TIMEOUT + 10
-    self.ray.get(calls, timeout=10)
+    self.ray.get(started, timeout=10)
 
   def room_again(self):
     for other in self.others:
       self.ray.kill(other)
-    self.next()
+    assert self.next().lost == 4
+
+  def client_error(self):
+    """The user's error is raised once, and workers go on."""
+    limit = self.rounds.CLIENTS.x.max()  # of one client's example
+    model = functools.partial(failing_model, limit)
+    process = self.make(self.ray_config, model=model)
+    error = self.error_of(lambda: process.next(process.initialize(0)))
+    assert 'values are too large' in str(error), error
+    [note] = error.__notes__
+    assert 'on the worker on ' in note, note
+    assert 'assert_less' in note, note  # its traceback
+    assert self.next().lost == 4
+
+  def other_versions(self):
+    """A node with other versions is refused by name."""
+    self.process.close()
+    fakes = self.folder / 'fakes'
+    for name in ('tensorflow', 'keras'):
+      metadata = f'Metadata-Version: 2.1\nName: {name}\nVersion: 9.9\n'
+      write(fakes / f'{name}-9.9.dist-info' / 'METADATA', metadata)
+    write(fakes / 'safl_tf' / '__init__.py', '')
+    write(fakes / 'safl_tf' / 'version.py', "__version__ = '9.9'\n")
+    patch = f"""
+import importlib.util
+import platform
+
+find_spec = importlib.util.find_spec
+fake = importlib.util.spec_from_file_location(
+  'safl_tf', '{fakes}/safl_tf/__init__.py'
+)
+importlib.util.find_spec = lambda name, package=None: (
+  fake if name == 'safl_tf' else find_spec(name, package)
+)
+platform.python_version = lambda: '9.9'
+"""
+    write(fakes / 'sitecustomize.py', patch)
+    node = self.cluster.add_node(PYTHONPATH=str(fakes))
+    config = dataclasses.replace(self.ray_config, workers=3)
+    error = self.error_of(lambda: self.make(config))
+    assert str(error).startswith(f'ray_address={self.cluster.address}: ')
+    for name in ('Python', 'TensorFlow', 'Keras', 'safl_tf'):
+      assert f' {name} 9.9 (here ' in str(error), error
+    clusters.kill_node(node)
+
+  def head_dies(self):
+    """The run ends with an error; its folder has all finished rounds."""
+    import safl_tf
+    from tests import tiny
+
+    run = self.folder / 'run'
+
+    def kill():
+      while not list(run.glob('checkpoints/*000002*')):
+        time.sleep(0.05)
+      self.cluster.kill_head()
+
+    threading.Thread(target=kill, daemon=True).start()
+    error = self.error_of(
+      lambda: safl_tf.train(
+        tiny.dense,
+        self.rounds.CLIENTS,
+        rounds=500,
+        config=self.config,
+        executor=self.ray_config,
+        jit_compile='false',
+        output_dir=run,
+        checkpoint_every=1,
+        progress=False,
+      )
+    )
+    assert 'head of the Ray cluster' in str(error), error
+    assert 'the same command resumes' in str(error), error
+
+  def error_of(self, action):
+    """Returns the error of an action."""
+    try:
+      action()
+    except Exception as error:
+      return error
+    raise AssertionError('no error')
+
+
+def write(path, text):
+  path.parent.mkdir(parents=True, exist_ok=True)
+  path.write_text(text)
+
+
+def failing_model(limit):
+  """A model that refuses inputs from a limit on."""
+  import keras
+  import tensorflow as tf
+
+  class Check(keras.layers.Layer):
+    def call(self, x):
+      tf.debugging.assert_less(x, limit, 'values are too large')
+      return x
+
+  return keras.Sequential([keras.Input((8,)), Check(), keras.layers.Dense(3)])
 
 
 if __name__ == '__main__':

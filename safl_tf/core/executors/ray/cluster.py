@@ -20,6 +20,7 @@ from safl_tf.util import errors, hardware
 
 _CONNECT_SECONDS = 5.0  # for the head to answer
 _CLOSE_SECONDS = 20.0
+_MAX_LOCAL_CPUS = 4  # on a machine with fewer cores
 _RAY_LOG_LEVEL = 40  # ERROR, of Python's logging
 
 
@@ -42,24 +43,27 @@ class Cluster:
     variables: dict[str, str | None] = {}
     if ray.is_initialized():
       self.address = ray.get_runtime_context().gcs_address
-      if config.address not in ('local', 'auto', self.address):
+      port = self.address.rpartition(':')[2]  # the host may have other names
+      if config.address.rpartition(':')[2] not in ('local', 'auto', port):
         hint = f'this process is connected to {self.address} already'
         raise errors.InputError('ray_address', config.address, hint)
       logging.info('uses the Ray cluster at %s', self.address)
       self._close: Callable[[], object] = lambda: None
       return
+    options: dict[str, Any] = {}
     if config.address == 'local':
-      folder = tempfile.mkdtemp(prefix='safl_ray_')
+      options = _local_options(config)
+      folder = options['_temp_dir'] = tempfile.mkdtemp(prefix='safl_ray_')
       variables = _set_variables()
+    else:
+      _check_answers(config.address)
     self._close = weakref.finalize(self, _disconnect, folder, variables)
-    with _explaining(config.address):
-      if config.address != 'local':
-        _check_answers(config.address)
-      ray.init(
-        address=config.address,
-        logging_level=_RAY_LOG_LEVEL,
-        **_local_options(config, folder) if folder else {},
-      )
+    try:
+      with _explaining(config.address):
+        ray.init(config.address, logging_level=_RAY_LOG_LEVEL, **options)
+    except BaseException:
+      self._close()
+      raise
     self.address = ray.get_runtime_context().gcs_address
 
   def nodes(self) -> list[config_lib.Node]:
@@ -130,15 +134,16 @@ def _token() -> str:
   return secrets.token_hex()
 
 
-def _local_options(config: config_lib.RayConfig, folder: str) -> dict[str, Any]:
+def _local_options(config: config_lib.RayConfig) -> dict[str, Any]:
   """Returns the options of a Ray on this machine alone."""
   cores = hardware.num_cores()
   wanted = (config.workers or 1) * (config.cpus_per_worker or 1)
-  return {
-    'num_cpus': max(cores, wanted),
-    'include_dashboard': False,
-    '_temp_dir': folder,
-  }
+  limit = max(cores, _MAX_LOCAL_CPUS)
+  if wanted > limit:
+    name = 'ray_workers' if config.workers else 'ray_cpus_per_worker'
+    hint = f'this machine has {cores} cores, so at most {limit} CPUs in all'
+    raise errors.InputError(name, config.workers or wanted, hint)
+  return {'num_cpus': max(cores, wanted), 'include_dashboard': False}
 
 
 @contextlib.contextmanager
@@ -148,8 +153,6 @@ def _explaining(address: str) -> Iterator[None]:
 
   try:
     yield
-  except errors.InputError:
-    raise
   except (ray.exceptions.RayError, OSError, RuntimeError, ValueError) as error:
     hint = errors.reason(error)
     if isinstance(error, ray.exceptions.AuthenticationError):

@@ -35,7 +35,6 @@ _ENVIRONMENT = ('TF_', 'XLA_', 'KERAS_')  # prefixes of variables
 _MAX_FAILED_STARTS = 3  # of each worker, if none of them works
 _POLL_SECONDS = 1.0
 _PING_SECONDS = 5.0
-_FILL_SECONDS = 2.0  # between attempts to start workers, at first
 _MAX_WAIT_SECONDS = 30.0  # between attempts to start workers
 
 
@@ -117,6 +116,7 @@ class Crew:
     self._next_attempt = self._next_check = 0.0
     self._alive_at = time.monotonic()
     nodes = cluster.nodes()
+    self._nodes = {node.id for node in nodes}
     gpus = config_lib.gpus_per_worker(config, nodes, device)
     slots = config_lib.plan(config, nodes, gpus)
     config_lib.check_room(config, slots)
@@ -146,17 +146,16 @@ class Crew:
       The results of chunks, each with its worker and number, and the numbers
       of chunks that were lost.
     """
-    self._check()
+    lost = self._check()
     owners = {ref: m for m in self.members for ref in m.refs}
     if not owners:
       time.sleep(_POLL_SECONDS)
-      return [], []
+      return [], lost
     refs = list(owners)
     done, rest = ray.wait(refs, num_returns=1, timeout=_POLL_SECONDS)
     if done and rest:
       done += ray.wait(rest, num_returns=len(rest), timeout=0)[0]
     results: list[tuple[Member, int, Any]] = []
-    lost: list[int] = []
     for ref in done:
       member = owners[ref]
       if member not in self.members:
@@ -179,6 +178,11 @@ class Crew:
         else:
           self._advance(member, value)
     return results, lost + self._lose_silent()
+
+  def begin(self) -> None:
+    """Begins to wait for workers, if there are none."""
+    self._alive_at = time.monotonic()
+    self._attempts = 0
 
   def prepare(self, member: Member) -> None:
     """Lets a worker compile what is trained now."""
@@ -278,37 +282,53 @@ class Crew:
       f'{member.place} has {differing}; install the same versions on all nodes',
     )
 
-  def _check(self) -> None:
-    """Looks after the cluster and its workers, once a second."""
+  def _check(self) -> list[int]:
+    """Looks after the cluster once a second; returns chunks that were lost."""
     now, timeout = time.monotonic(), self._config.timeout
     if self.alive:
       self._alive_at = now
     if now < self._next_check:
-      return
+      return []
     self._next_check = now + _POLL_SECONDS
     self._cluster.check_head()
     for member in self.alive:
       if member.ping is None and now > member.pinged + _PING_SECONDS:
         member.ping, member.pinged = member.actor.ping.remote(), now
-    if now > self._next_attempt:
-      self._fill()
+    lost = self._fill()
     if now > self._alive_at + timeout:
       raise errors.RunError(
         f'no Ray worker for {timeout:g} s (ray_timeout): {self.reason}; when '
         'there is room for workers, the same command resumes'
       )
+    return lost
 
-  def _fill(self) -> None:
-    """Starts workers where there is room: on new nodes, or for lost ones."""
-    nodes = [n for n in self._cluster.nodes() if n.id not in self._refused]
+  def _fill(self) -> list[int]:
+    """Starts workers where there is room: on new nodes, or for lost ones.
+
+    Returns:
+      The chunks of workers whose nodes are gone.
+    """
+    nodes = self._cluster.nodes()
+    ids, now = {node.id for node in nodes}, time.monotonic()
+    lost: list[int] = []
+    for member in list(self.members):
+      if member.slot.node.id not in ids:
+        lost += self.lose(member, 'its node is gone')
+    if ids != self._nodes:
+      self._nodes, self._attempts, self._next_attempt = ids, 0, now
+    if now < self._next_attempt:
+      return lost
+    nodes = [node for node in nodes if node.id not in self._refused]
     nodes.sort(key=lambda node: self._trouble[node.id])
     used = [member.slot for member in self.members]
     slots = config_lib.plan(self._config, nodes, self._gpus, used)
-    wait = min(_FILL_SECONDS * 2**self._attempts, _MAX_WAIT_SECONDS)
-    self._next_attempt = time.monotonic() + wait
-    self._attempts += bool(slots)
+    if slots:
+      wait = min(2.0**self._attempts, _MAX_WAIT_SECONDS)
+      self._next_attempt = now + wait
+      self._attempts += 1
     for slot in slots:
       self._create(slot)
+    return lost
 
   def _lose_silent(self) -> list[int]:
     """Gives up workers that do not start or answer; returns their chunks."""

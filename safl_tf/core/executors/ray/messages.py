@@ -171,7 +171,7 @@ def _by_value() -> Iterator[None]:
   own = str(pathlib.Path(__file__).parents[3])
   modules = [
     module
-    for name, module in list(sys.modules.items())
+    for name, module in sys.modules.copy().items()  # others import
     if _is_users(module, own) and not name.startswith(('binaries', '__main__'))
   ]
   for module in modules:

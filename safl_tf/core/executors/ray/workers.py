@@ -153,6 +153,7 @@ class Workers:
       chunks: the clients of each chunk.
     """
     _, crew, _ = self.open()
+    crew.begin()
     self._task = task
     todo = list(range(len(chunks)))  # a heap
     losses: collections.Counter[int] = collections.Counter()
