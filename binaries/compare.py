@@ -12,6 +12,7 @@ and the folders ALGORITHM_seedSEED of the runs. The same command resumes; with
 more algorithms or seeds it trains only the new runs.
 """
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -117,19 +118,21 @@ def main(flags: absl_flags.FlagValues) -> None:
   path = runs[0].path.parent
   _check_folders(path, runs, shared)
   missing = [run for run in runs if not sweep.is_complete(run)]
-  if not missing:
-    logging.info('all %d runs are finished', len(runs))
-  dataset = _load(missing)
-  if dataset is not None:
-    sweep.check_data(runs, dataset)
   write = lambda: _write(path, runs, at_rounds, flags.target_accuracy)
   failures: list[str] = []
   table = ''
-  with output_folder.opened(path, 'comparison', 'experiment'):
+  with contextlib.ExitStack() as stack:
+    if missing:
+      hardware.start_tensorflow()
+      stack.enter_context(sweep.shared_workers(shared))
+      dataset = _load(missing)
+      sweep.check_data(runs, dataset)
+    else:
+      logging.info('all %d runs are finished', len(runs))
+    stack.enter_context(output_folder.opened(path, 'comparison', 'experiment'))
     for run in missing:
       position = f'run {runs.index(run) + 1} of {len(runs)}'
       logging.info('%s: %s, seed %d', position, run.algorithm, run.seed)
-      assert dataset is not None
       failures += filter(None, [sweep.run(run, dataset)])
       table = write()
     print(table or write())
@@ -159,14 +162,11 @@ def _check_folders(
       ).check()
 
 
-def _load(missing: Sequence[RunConfig]) -> 'dataset_lib.Dataset | None':
-  """Loads the data of the runs that are not finished, if any.
+def _load(missing: Sequence[RunConfig]) -> 'dataset_lib.Dataset':
+  """Loads the data of the runs that are not finished.
 
   Builds each algorithm once to refuse bad input before anything is written.
   """
-  if not missing:
-    return None
-  hardware.start_tensorflow()
   from . import factories
 
   dataset = missing[0].load()

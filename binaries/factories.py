@@ -5,7 +5,7 @@ import functools
 import json
 import os
 import zipfile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 
@@ -18,6 +18,9 @@ from safl_tf.models import lenet5, light_vgg
 from safl_tf.util import errors, validation
 
 from .flags.run_config import RunConfig
+
+if TYPE_CHECKING:
+  from safl_tf.core.executors.ray import config as ray_config
 
 _MODELS = {'lenet5': lenet5.lenet5, 'light_vgg': light_vgg.light_vgg}
 
@@ -41,7 +44,7 @@ def build_process(
       _algorithm(config),
       validation.call(client_config.LocalConfig, values),
       init=config.init,
-      executor=config.executor,
+      executor=_executor(config),
       jit_compile=config.jit_compile,
       device=config.device,
       stack=config.stack,
@@ -54,6 +57,10 @@ def build_process(
     if error.argument != 'model':
       raise
     raise errors.InputError('model', config.model, error.hint) from error
+
+
+def _executor(config: RunConfig) -> 'str | ray_config.RayConfig':
+  return config.ray_executor() if config.executor == 'ray' else config.executor
 
 
 def _algorithm(config: RunConfig) -> algorithm_lib.Algorithm:

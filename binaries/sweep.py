@@ -1,8 +1,9 @@
 """Runs of a program that trains several: their state and their training."""
 
+import contextlib
 import dataclasses
 import pathlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from safl_tf.util import errors
@@ -86,6 +87,18 @@ def check_data(
   part = identity.of_inputs(dataset.x_train, test_data)
   for config in configs:
     config.directory().check_part(part)
+
+
+@contextlib.contextmanager
+def shared_workers(config: RunConfig) -> Iterator[None]:
+  """Keeps the workers of a Ray cluster for several runs."""
+  if config.executor != 'ray':
+    yield
+    return
+  from safl_tf.core.executors.ray import workers
+
+  with workers.find(config.ray_executor(), config.device).held():
+    yield
 
 
 def run(config: RunConfig, dataset: 'dataset_lib.Dataset') -> str | None:

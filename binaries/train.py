@@ -13,6 +13,7 @@ All files of a run are in OUTPUT_DIR/EXPERIMENT. The same command resumes an
 interrupted run.
 """
 
+import contextlib
 import functools
 import pathlib
 import time
@@ -59,6 +60,7 @@ def train(
   test_data = (dataset.x_test, dataset.y_test)
   directory = config.directory()
   with (
+    contextlib.closing(process),
     program.locating(config.path),
     directory.opened(),
     futures.ThreadPoolExecutor(1) as background,

@@ -153,10 +153,13 @@ def to_integer(text: str) -> int:
 
 
 def text(
-  default: str | None, description: str, when: When | None = None
+  default: str | None,
+  description: str,
+  when: When | None = None,
+  check: Callable[[str, Any], Any] | None = None,
 ) -> Any:
   """A string flag."""
-  return _field(default, description, _Text(), when=when)
+  return _field(default, description, _Text(), check, when)
 
 
 def boolean(

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, Self
 from absl import flags as absl_flags
 
 from safl_tf.data.files import spec
-from safl_tf.util import choices, errors
+from safl_tf.util import choices, errors, validation
 
 from . import data, group, partition, presets, training
 from .conditions import Others, When
 from .group import Group, boolean, choice, integer, real, text
 
 if TYPE_CHECKING:
+  from safl_tf.core.executors.ray import config as ray_config
   from safl_tf.training import run_directory
 
 
@@ -55,13 +56,14 @@ class Hardware(Group, topic='hardware'):
     'auto',
     choices.EXECUTORS,
     'Execution of the clients of a round; auto is threads on a CPU and '
-    'vectorized on GPUs. All give the same results.',
+    'vectorized on GPUs, ray runs them on the workers of a Ray cluster. All '
+    'give the same results.',
   )
   stack: int | None = integer(
     None,
     'Number of clients per stack; determined by the available memory if not '
     'given.',
-    When(executor=('auto', 'vectorized')),
+    When(executor=('auto', 'vectorized', 'ray')),
   )
   client_store: str = choice(
     'ram',
@@ -81,6 +83,62 @@ class Hardware(Group, topic='hardware'):
   )
 
 
+_RAY = When(executor=('ray',))
+
+
+@dataclasses.dataclass(frozen=True)
+class Ray(Group, topic='Ray'):
+  """The workers of --executor=ray; results do not depend on them."""
+
+  ray_address: str = text(
+    'local',
+    'Ray cluster to run clients on: local starts Ray on this machine; auto, or '
+    'the HOST:PORT of a head, joins the cluster that this machine is a node '
+    'of.',
+    _RAY,
+    validation.ray_address,
+  )
+  ray_workers: int | None = integer(
+    None,
+    'Number of workers; one per GPU, or one per node without GPUs, if not '
+    'given.',
+    _RAY,
+  )
+  ray_cpus_per_worker: int | None = integer(
+    None,
+    'Number of clients that a worker trains at a time; the cores of a node '
+    'divided by its workers if not given.',
+    _RAY,
+  )
+  ray_gpus_per_worker: float | None = real(
+    None,
+    'GPUs per worker, such as 0.5 to share them; 1 if not given and the '
+    'cluster has GPUs.',
+    _RAY,
+  )
+  ray_chunk: int | None = integer(
+    None,
+    'Number of clients per message to a worker; about four messages per worker '
+    'and round if not given.',
+    _RAY,
+  )
+  ray_timeout: float = real(
+    120.0,
+    'Seconds after which a worker that does not start or answer is lost, and '
+    'after which a run without workers stops.',
+    _RAY,
+  )
+
+  def ray_executor(self) -> 'ray_config.RayConfig':
+    """Returns where workers run."""
+    from safl_tf.core.executors.ray import config as ray_config
+
+    fields = dataclasses.fields(ray_config.RayConfig)
+    return ray_config.RayConfig(
+      **{f.name: getattr(self, f'ray_{f.name}') for f in fields}
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class RunConfig(
   data.Data,
@@ -92,6 +150,7 @@ class RunConfig(
   training.Attack,
   Run,
   Hardware,
+  Ray,
 ):
   """All settings of a training run."""
 
@@ -125,6 +184,8 @@ class RunConfig(
 
   def resolve(self) -> Self:
     """Fills in all defaults, also for flags that have no effect."""
+    if self.executor == 'ray':
+      validation.installed('executor', 'ray', extra='ray')
     config, dataset = self.without_unused(), self.dataset
     config = config.resolve_partition(dataset)
     config = config.resolve_selection(config.num_clients)

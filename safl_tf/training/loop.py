@@ -6,7 +6,7 @@ import os
 import pathlib
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -21,6 +21,9 @@ from safl_tf.core import process as process_lib
 from safl_tf.data import arrays, client_data
 from safl_tf.training import evaluation, identity, metrics_log, run_directory
 from safl_tf.util import errors, validation
+
+if TYPE_CHECKING:
+  from safl_tf.core.executors.ray import config as ray_config
 
 Row = dict[str, Any]
 
@@ -87,7 +90,7 @@ def train(
   seed: int = 0,
   config: client_config.LocalConfig | None = None,
   init: str = 'auto',
-  executor: str = 'auto',
+  executor: 'str | ray_config.RayConfig' = 'auto',
   jit_compile: str = 'auto',
   device: str = 'auto',
   stack: int | None = None,
@@ -114,7 +117,8 @@ def train(
     init: 'auto', 'per_client' or 'shared'; by default a model starts from its
       weights, and a function draws an initial model for each client; see
       `process.FederatedProcess`.
-    executor: 'auto', 'serial', 'threads' or 'vectorized'.
+    executor: 'auto', 'serial', 'threads', 'vectorized' or 'ray'; a `RayConfig`
+      for the workers of a Ray cluster.
     jit_compile: 'auto', 'true' or 'false'.
     device: 'auto', 'cpu', 'gpu', 'gpu:1', ...
     stack: number of clients that 'vectorized' stacks; by memory if None.
@@ -163,7 +167,8 @@ def train(
     directory = run_directory.RunDirectory(
       output_dir, keep_checkpoints=keep_checkpoints
     )
-  return run(process, schedule, seed, test_data, directory, progress=progress)
+  with contextlib.closing(process):
+    return run(process, schedule, seed, test_data, directory, progress=progress)
 
 
 def run(
@@ -281,7 +286,7 @@ def _row(
   seconds: float,
 ) -> Row:
   """Returns a round's row of metrics.csv."""
-  gated = (metrics.q < 1).any()
+  gated, workers = (metrics.q < 1).any(), metrics.workers
 
   def percentile(values: np.ndarray, q: int) -> float | None:
     return float(np.percentile(values, q)) if gated else None
@@ -312,6 +317,10 @@ def _row(
     'q_p50': percentile(metrics.q, 50),
     'seconds': seconds,
     'rss_mb': metrics_log.rss_mb(),
+    'workers': workers and workers.alive,
+    'workers_lost': workers and workers.lost,
+    'bytes_to_workers': workers and workers.bytes_sent,
+    'bytes_from_workers': workers and workers.bytes_received,
   }
 
 
@@ -332,6 +341,9 @@ def _progress(
         'p': _format(row['p'], '.3f'),
         'uploads': f'{row["uploaded"]}/{row["selected"]}',
       }
+      if row['workers'] is not None:
+        lost = f' ({row["workers_lost"]} lost)' if row['workers_lost'] else ''
+        summary['workers'] = f'{row["workers"]}{lost}'
       bar.set_postfix(summary, refresh=False)
       bar.update()
       if bar.disable and progress is None and row['round'] % every == 0:

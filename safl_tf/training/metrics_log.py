@@ -32,10 +32,21 @@ TAGS = {
   'q_p50': 'gate/q_p50',
   'seconds': 'cost/seconds',
   'rss_mb': 'cost/rss_mb',
+  'workers': 'workers/alive',
+  'workers_lost': 'workers/lost',
+  'bytes_to_workers': 'workers/bytes_sent',
+  'bytes_from_workers': 'workers/bytes_received',
 }
 COLUMNS = ('round', *TAGS)
 # Columns that differ between two runs of the same command.
-MEASURED = ('seconds', 'rss_mb')
+MEASURED = (
+  'seconds',
+  'rss_mb',
+  'workers',
+  'workers_lost',
+  'bytes_to_workers',
+  'bytes_from_workers',
+)
 
 _SCALAR = 1  # SummaryMetadata's DATA_CLASS_SCALAR
 

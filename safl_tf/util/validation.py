@@ -1,6 +1,7 @@
 """Argument checks that return the value or raise `InputError`."""
 
 import difflib
+import importlib.util
 import math
 import numbers
 import re
@@ -11,6 +12,7 @@ from safl_tf.util import errors
 
 MAX_SEED = 2**63 - 1
 
+_ADDRESS = re.compile(r'([^\s/:\[\]]+|\[[0-9a-fA-F:.]+\]):([0-9]{1,5})')
 _NUMBER = re.compile(r'-?[0-9]+(\.[0-9]*)?')
 
 
@@ -142,6 +144,21 @@ def choice(name: str, value: Any, allowed: Iterable[str]) -> str:
       name, value, f'{hint}must be one of {", ".join(allowed)}'
     )
   return value
+
+
+def ray_address(name: str, value: Any) -> str:
+  """Returns where a Ray cluster is: local, auto or HOST:PORT."""
+  match = _ADDRESS.fullmatch(str(value))
+  if value in ('local', 'auto') or (match and 0 < int(match[2]) < 2**16):
+    return value
+  raise errors.InputError(name, value, 'must be local, auto or HOST:PORT')
+
+
+def installed(name: str, value: Any, extra: str) -> None:
+  """Refuses a value that needs a package which is an extra of this one."""
+  if importlib.util.find_spec(extra) is None:
+    hint = f"needs the package {extra}: pip install 'safl_tf[{extra}]'"
+    raise errors.InputError(name, value, hint)
 
 
 def instance(

@@ -1,13 +1,12 @@
 """Executors run a round's clients: the same results at different speeds."""
 
 import importlib
-import importlib.util
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from safl_tf.core import cohort
 from safl_tf.core.executors import base
-from safl_tf.util import choices, errors, validation
+from safl_tf.util import choices, validation
 
 if TYPE_CHECKING:
   from safl_tf.core.executors.ray import config as config_lib
@@ -61,9 +60,7 @@ def connect(
   takes = f'one of {", ".join(choices.EXECUTORS)} or a RayConfig'
   kinds = (str, config_lib.RayConfig)
   validation.instance('executor', executor, kinds, takes)
-  if importlib.util.find_spec('ray') is None:
-    hint = "needs Ray: pip install 'safl_tf[ray]'"
-    raise errors.InputError('executor', 'ray', hint)
+  validation.installed('executor', 'ray', extra='ray')
   from safl_tf.core.executors.ray import executor as ray_executor
 
   if isinstance(executor, str):

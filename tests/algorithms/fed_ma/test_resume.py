@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 
-from safl_tf.training import evaluation, export, loop, run_directory
+from safl_tf.training import (
+  evaluation,
+  export,
+  loop,
+  metrics_log,
+  run_directory,
+)
 from tests import tiny
 from tests.algorithms.fed_ma import test_rounds
 
@@ -25,7 +31,7 @@ def run(rounds, folder=None, schedule='layerwise'):
 
 def computed(history):
   return [
-    {k: v for k, v in row.items() if k not in ('seconds', 'rss_mb')}
+    {k: v for k, v in row.items() if k not in metrics_log.MEASURED}
     for row in history
   ]
 

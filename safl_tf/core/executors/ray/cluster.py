@@ -20,6 +20,8 @@ from safl_tf.util import errors, hardware
 
 _CONNECT_SECONDS = 5.0  # for the head to answer
 _CLOSE_SECONDS = 20.0
+_MAX_FAILURES = 3  # of the head to answer
+_WATCH_SECONDS = 0.3
 _MAX_LOCAL_CPUS = 4  # on a machine with fewer cores
 _RAY_LOG_LEVEL = 40  # ERROR, of Python's logging
 
@@ -38,7 +40,7 @@ class Cluster:
     import ray
 
     self._ray = ray
-    self._failures = 0
+    self._head = _Head()
     folder: str | None = None
     variables: dict[str, str | None] = {}
     if ray.is_initialized():
@@ -48,7 +50,9 @@ class Cluster:
         hint = f'this process is connected to {self.address} already'
         raise errors.InputError('ray_address', config.address, hint)
       logging.info('uses the Ray cluster at %s', self.address)
-      self._close: Callable[[], object] = lambda: None
+      self._close: Callable[[], object]
+      self._close = weakref.finalize(self, self._head.stop)
+      self._head.watch(self.address)
       return
     options: dict[str, Any] = {}
     if config.address == 'local':
@@ -57,7 +61,9 @@ class Cluster:
       variables = _set_variables()
     else:
       _check_answers(config.address)
-    self._close = weakref.finalize(self, _disconnect, folder, variables)
+    self._close = weakref.finalize(
+      self, _disconnect, self._head, folder, variables
+    )
     try:
       with _explaining(config.address):
         ray.init(config.address, logging_level=_RAY_LOG_LEVEL, **options)
@@ -65,6 +71,7 @@ class Cluster:
       self._close()
       raise
     self.address = ray.get_runtime_context().gcs_address
+    self._head.watch(self.address)
 
   def nodes(self) -> list[config_lib.Node]:
     """Returns the nodes that are alive."""
@@ -72,37 +79,75 @@ class Cluster:
     for node in self._ray.nodes():
       resources = node['Resources']
       if node['Alive']:
-        name = node['NodeManagerHostname']
-        host = f'{name} ({node["NodeManagerAddress"]})'
+        address, port = node['NodeManagerAddress'], node['NodeManagerPort']
+        host = f'{node["NodeManagerHostname"]} ({address})'
         cpus, gpus = (int(resources.get(r, 0)) for r in ('CPU', 'GPU'))
-        nodes.append(config_lib.Node(node['NodeID'], host, cpus, gpus))
+        nodes.append(
+          config_lib.Node(node['NodeID'], host, f'{address}:{port}', cpus, gpus)
+        )
     return nodes
 
   def check_head(self) -> None:
-    """Raises an error if the head is gone; Ray would end this process."""
-    if _answers(self.address):
-      self._failures = 0
-      return
-    self._failures += 1
-    if self._failures > 1:
+    """Raises an error if the head is gone: calls to Ray would wait for it."""
+    if self._head.is_gone:
       raise errors.RunError(
         f'the head of the Ray cluster at {self.address} is gone; start a '
         'cluster, then the same command resumes'
       )
+
+  @property
+  def is_gone(self) -> bool:
+    """Whether the head is gone."""
+    return self._head.is_gone
 
   def close(self) -> None:
     """Disconnects; ends what was started on this machine."""
     self._close()
 
 
-def _disconnect(folder: str | None, variables: dict[str, str | None]) -> None:
+class _Head:
+  """Watches the head of a cluster in a thread.
+
+  Ray ends a process that has lost the head or its own node, within seconds or
+  a minute and without an exception. So the log says it first.
+
+  Attributes:
+    is_gone: whether it does not answer any more.
+  """
+
+  def __init__(self) -> None:
+    self._stopped = threading.Event()
+    self.is_gone = False
+
+  def watch(self, address: str) -> None:
+    """Begins to watch the head at an address."""
+    threading.Thread(target=self._watch, args=[address], daemon=True).start()
+
+  def stop(self) -> None:
+    """Ends the watch."""
+    self._stopped.set()
+
+  def _watch(self, address: str) -> None:
+    failures = 0
+    while not self._stopped.wait(_WATCH_SECONDS):
+      failures = 0 if answers(address) else failures + 1
+      if failures == _MAX_FAILURES and not self._stopped.is_set():
+        self.is_gone = True
+        logging.error('the head of the Ray cluster does not answer any more')
+        return
+
+
+def _disconnect(
+  head: _Head, folder: str | None, variables: dict[str, str | None]
+) -> None:
   """Ends the connection, and deletes the files of a local Ray."""
   import ray
 
-  # Ray waits for a head that is gone.
+  head.stop()
+  # Ray waits for a head that is gone, and may end this process meanwhile.
   thread = threading.Thread(target=ray.shutdown, daemon=True)
   thread.start()
-  thread.join(_CLOSE_SECONDS)
+  thread.join(0 if head.is_gone else _CLOSE_SECONDS)
   for name, value in variables.items():
     if value is None:
       os.environ.pop(name, None)
@@ -169,7 +214,7 @@ def _explaining(address: str) -> Iterator[None]:
 
 
 def _check_answers(address: str) -> None:
-  if address != 'auto' and not _answers(address):
+  if address != 'auto' and not answers(address):
     hint = (
       f'nothing answers there within {_CONNECT_SECONDS:g} s; ray start --head '
       'prints the address'
@@ -177,7 +222,7 @@ def _check_answers(address: str) -> None:
     raise errors.InputError('ray_address', address, hint)
 
 
-def _answers(address: str) -> bool:
+def answers(address: str) -> bool:
   """Returns whether a server accepts connections."""
   host, _, port = address.rpartition(':')
   place = (host.strip('[]'), int(port))

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -40,17 +39,23 @@ class RayConfig:
       value = getattr(self, field.name)
       if value is not None:
         validation.limited(f'ray_{field.name}', value)
-    pattern = r'local|auto|[^\s/:]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}'
-    if not re.fullmatch(pattern, str(self.address)):
-      hint = 'must be local, auto or HOST:PORT'
-      raise errors.InputError('ray_address', self.address, hint)
+    validation.ray_address('ray_address', self.address)
 
 
 class Node(NamedTuple):
-  """A node of a cluster, with the CPUs and GPUs that Ray knows of."""
+  """A node of a cluster, with the CPUs and GPUs that Ray knows of.
+
+  Attributes:
+    id: Ray's name for it.
+    host: its name, for messages.
+    address: HOST:PORT of its Ray process.
+    cpus: as Ray counts them.
+    gpus: as Ray counts them.
+  """
 
   id: str
   host: str
+  address: str
   cpus: int
   gpus: int
 

@@ -211,8 +211,9 @@ class Crew:
     _kill([member])
 
   def close(self) -> None:
-    """Ends all workers."""
-    _kill(self.members)
+    """Ends all workers; without a head, they end by themselves."""
+    if not self._cluster.is_gone:
+      _kill(self.members)
     self.members = []
 
   def _create(self, slot: config_lib.Slot) -> None:
@@ -318,7 +319,7 @@ class Crew:
       self._nodes, self._attempts, self._next_attempt = ids, 0, now
     if now < self._next_attempt:
       return lost
-    nodes = [node for node in nodes if node.id not in self._refused]
+    nodes = [node for node in nodes if self._is_usable(node)]
     nodes.sort(key=lambda node: self._trouble[node.id])
     used = [member.slot for member in self.members]
     slots = config_lib.plan(self._config, nodes, self._gpus, used)
@@ -329,6 +330,13 @@ class Crew:
     for slot in slots:
       self._create(slot)
     return lost
+
+  def _is_usable(self, node: config_lib.Node) -> bool:
+    """Returns whether to start workers on a node."""
+    if node.id in self._refused:
+      return False
+    # Ray takes some time to notice that a node is dead.
+    return not self._trouble[node.id] or cluster_lib.answers(node.address)
 
   def _lose_silent(self) -> list[int]:
     """Gives up workers that do not start or answer; returns their chunks."""

@@ -4,7 +4,7 @@ import functools
 import uuid
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import ray
@@ -26,6 +26,14 @@ class Published:
     self.arrays = arrays
 
 
+class _Stored(NamedTuple):
+  """What is in Ray's store: a reference, its bytes, and who has fetched it."""
+
+  ref: Any
+  nbytes: int
+  nodes: set[str]
+
+
 class ObjectStore:
   """Stores values, and counts the bytes that nodes fetch.
 
@@ -35,17 +43,19 @@ class ObjectStore:
 
   def __init__(self) -> None:
     self.bytes_sent = 0
-    self._values: dict[str, Any] = {}
-    self._arrays: dict[int, tuple[weakref.ref[np.ndarray], Any]] = {}
-    self._delivered: set[tuple[str, str]] = set()
+    self._values: weakref.WeakKeyDictionary[Published, _Stored] = (
+      weakref.WeakKeyDictionary()
+    )
+    self._arrays: dict[int, tuple[weakref.ref[np.ndarray], _Stored]] = {}
 
   def reference(self, published: Published, node: str) -> dict[str, Any]:
     """Returns what a worker on a node needs to fetch a value."""
-    key = published.key
-    if key not in self._values:
-      self._values[key] = ray.put(cloudpickle.dumps(published.value))
+    if published not in self._values:
+      pickled = cloudpickle.dumps(published.value)
+      self._values[published] = _Stored(ray.put(pickled), len(pickled), set())
+    value = self._deliver(self._values[published], node)
     arrays = [self.array_reference(array, node) for array in published.arrays]
-    return {'key': key, 'refs': [self._values[key], *arrays]}
+    return {'key': published.key, 'refs': [value, *arrays]}
 
   def array_reference(self, array: np.ndarray, node: str) -> Any:
     """Returns a reference to an array, which is stored while it exists."""
@@ -53,11 +63,14 @@ class ObjectStore:
     known = self._arrays.get(key)
     if known is None or known[0]() is not array:
       forget = functools.partial(self._arrays.pop, key, None)
-      known = (weakref.ref(array, lambda _: forget()), ray.put(array))
+      stored = _Stored(ray.put(array), array.nbytes, set())
+      known = (weakref.ref(array, lambda _: forget()), stored)
       self._arrays[key] = known
-    ref = known[1]
-    delivery = (node, ref.hex())
-    if delivery not in self._delivered:
-      self._delivered.add(delivery)
-      self.bytes_sent += array.nbytes
-    return ref
+    return self._deliver(known[1], node)
+
+  def _deliver(self, stored: _Stored, node: str) -> Any:
+    """Returns the reference; counts bytes, as a node fetches them once."""
+    if node not in stored.nodes:
+      stored.nodes.add(node)
+      self.bytes_sent += stored.nbytes
+    return stored.ref
