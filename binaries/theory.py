@@ -47,7 +47,7 @@ class _Flags(group.Group, topic='theory'):
   seed: int = group.seed()
   executor: str | None = group.choice(
     None,
-    choices.EXECUTORS,
+    [name for name in choices.EXECUTORS if name != 'ray'],
     'Execution of the clients; vectorized, or threads for smoke.',
   )
 

@@ -5,7 +5,6 @@ import os
 import pathlib
 import secrets
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -15,29 +14,35 @@ import time
 import psutil
 
 _START_SECONDS = 60.0  # of a node
+_STOP_SECONDS = 30.0
 
 
 class Cluster:
   """A head without CPUs, and nodes that tests add and kill.
 
+  Args:
+    token: that of another cluster; a new one by default.
+
   Attributes:
     address: HOST:PORT of the head.
+    token: what processes of the cluster share.
     environment: for drivers; it has the token.
   """
 
-  def __init__(self):
+  def __init__(self, token=None):
     # Ray's sockets have long names below this folder.
     self._folder = pathlib.Path(tempfile.mkdtemp(prefix='rt', dir='/tmp'))
-    token = self._folder / 'token'
-    token.write_text(secrets.token_hex())
+    self.token = token or secrets.token_hex()
+    path = self._folder / 'token'
+    path.write_text(self.token)
     self.environment = {
       **os.environ,
       'RAY_AUTH_MODE': 'token',
-      'RAY_AUTH_TOKEN_PATH': str(token),
+      'RAY_AUTH_TOKEN_PATH': str(path),
       'RAY_USAGE_STATS_ENABLED': '0',
       'TF_CPP_MIN_LOG_LEVEL': '3',
     }
-    self._count = 0
+    self._processes = []
     port = _free_port()
     self.address = f'127.0.0.1:{port}'
     self._head = self._start(
@@ -57,8 +62,7 @@ class Cluster:
     """Starts Ray, and waits for it: nodes that start together may collide."""
     command = [sys.executable, '-m', 'ray.scripts.scripts', 'start', '--block']
     common = ['--node-ip-address=127.0.0.1', '--num-gpus=0']
-    self._count += 1
-    path = self._folder / f'log{self._count}'
+    path = self._folder / f'log{len(self._processes)}'
     with path.open('wb') as log:
       process = subprocess.Popen(
         [*command, *common, *options],
@@ -67,6 +71,7 @@ class Cluster:
         stderr=log,
         start_new_session=True,
       )
+    self._processes.append(process)
     end = time.monotonic() + _START_SECONDS
     while 'Ray runtime started' not in path.read_text():
       if process.poll() is not None or time.monotonic() > end:
@@ -79,29 +84,37 @@ class Cluster:
     _kill_children(self._head, 'gcs_server')
 
   def close(self):
-    """Kills everything that runs in the cluster's folder."""
-    for process in psutil.process_iter(['cmdline', 'environ']):
-      with contextlib.suppress(psutil.Error):
-        words = process.info['cmdline'] or []
-        known = (process.info['environ'] or {}).get('RAY_AUTH_TOKEN_PATH', '')
-        if str(self._folder) in ' '.join([*words, known]):
-          process.kill()
+    """Kills everything, and deletes the cluster's folder."""
+    for process in self._processes:
+      kill_node(process)
     shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def kill_node(process):
   """Kills a node with all its processes, as a power cut does."""
-  for child in psutil.Process(process.pid).children(recursive=True):
+  left = _session(process)
+  for child in left:
     with contextlib.suppress(psutil.Error):
-      child.send_signal(signal.SIGKILL)
-  process.kill()
-  process.wait(30)
+      child.kill()
+  process.wait(_STOP_SECONDS)
+  _, left = psutil.wait_procs(left, _STOP_SECONDS)
+  assert not left, left
+
+
+def _session(process):
+  """Returns the processes of a node, also those that Ray has renamed."""
+  members = []
+  for member in psutil.process_iter():
+    with contextlib.suppress(OSError):
+      if os.getsid(member.pid) == process.pid:
+        members.append(member)
+  return members
 
 
 def _kill_children(process, name):
   for child in psutil.Process(process.pid).children(recursive=True):
     if name in child.name():
-      child.send_signal(signal.SIGKILL)
+      child.kill()
 
 
 def _free_port():

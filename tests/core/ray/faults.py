@@ -1,14 +1,16 @@
 """A driver on a cluster of two nodes that fail: `python -m` with a folder.
 
 It runs in a process of its own, as Ray reads its variables when it is imported.
-Prints `ok STEP` after each of `STEPS`.
+Prints `ok STEP` after each of `STEPS`, or of those that are given.
 """
 
+import contextlib
 import dataclasses
 import functools
 import os
 import pathlib
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -33,26 +35,28 @@ STEPS = (
 )
 
 
-def main(folder):
-  """Runs all steps."""
-  cluster = clusters.Cluster()
-  os.environ.update(cluster.environment)
-  try:
-    Faults(cluster, pathlib.Path(folder)).run()
-  except Exception:
-    traceback.print_exc()  # Ray may end this process without a word
-    raise
-  finally:
-    import ray
-
-    ray.shutdown()
-    cluster.close()
+def main(folder, *steps):
+  """Runs all steps, or those that are given."""
+  with contextlib.ExitStack() as stack:
+    cluster = stack.enter_context(contextlib.closing(clusters.Cluster()))
+    os.environ.update(cluster.environment)
+    try:
+      faults = Faults(cluster, stack, pathlib.Path(folder))
+      for name in steps or STEPS:
+        start = time.monotonic()
+        getattr(faults, name)()
+        print(f'ok {name} {time.monotonic() - start:.1f} s', flush=True)
+    except Exception:
+      traceback.print_exc()  # Ray may end this process without a word
+      raise
+    finally:
+      faults.ray.shutdown()
 
 
 class Faults:
   """The steps; each leaves the cluster to the next."""
 
-  def __init__(self, cluster, folder):
+  def __init__(self, cluster, stack, folder):
     import ray  # after the variables are set
 
     import safl_tf
@@ -60,6 +64,7 @@ class Faults:
 
     logging.use_absl_handler()  # with times
     self.cluster = cluster
+    self.stack = stack
     self.folder = folder
     self.nodes = [cluster.add_node(), cluster.add_node()]
     self.ray = ray
@@ -71,12 +76,6 @@ class Faults:
     )
     self.process = self.make(self.ray_config)
     self.state = self.process.initialize(0)
-
-  def run(self):
-    for name in os.environ.get('STEPS', '').split() or STEPS:
-      start = time.monotonic()
-      getattr(self, name)()
-      print(f'ok {name} {time.monotonic() - start:.1f} s', flush=True)
 
   def make(self, executor, **options):
     return self.rounds.make(executor=executor, config=self.config, **options)
@@ -204,33 +203,43 @@ platform.python_version = lambda: '9.9'
     clusters.kill_node(node)
 
   def head_dies(self):
-    """The run ends with an error; its folder has all finished rounds."""
-    import safl_tf
-    from tests import tiny
-
+    """The driver ends; its run goes on with a new cluster."""
+    self.process.close()
     run = self.folder / 'run'
-
-    def kill():
-      while not list(run.glob('checkpoints/*000002*')):
-        time.sleep(0.05)
-      self.cluster.kill_head()
-
-    threading.Thread(target=kill, daemon=True).start()
-    error = self.error_of(
-      lambda: safl_tf.train(
-        tiny.dense,
-        self.rounds.CLIENTS,
-        rounds=500,
-        config=self.config,
-        executor=self.ray_config,
-        jit_compile='false',
-        output_dir=run,
-        checkpoint_every=1,
-        progress=False,
-      )
+    driver = subprocess.Popen(
+      [
+        *(sys.executable, '-c'),
+        'import sys; from tests.core.ray import faults; '
+        'faults.train(*sys.argv[1:])',
+        *(run, self.cluster.address),
+      ],
+      stderr=subprocess.PIPE,
+      text=True,
     )
-    assert 'head of the Ray cluster' in str(error), error
-    assert 'the same command resumes' in str(error), error
+    while not list(run.glob('checkpoints/*000002*')):
+      assert driver.poll() is None, driver.communicate()
+      time.sleep(0.05)
+    self.cluster.kill_head()
+    _, error = driver.communicate(timeout=30)
+    assert driver.returncode == 1, driver.returncode
+    assert 'head of the Ray cluster does not answer' in error, error
+    cluster = clusters.Cluster(self.cluster.token)
+    self.stack.enter_context(contextlib.closing(cluster))
+    cluster.add_node()
+    assert train(run, cluster.address).history[-1]['workers'] == 1
+    self.check_resumed(run)
+
+  def check_resumed(self, run):
+    """Compares a run with one of threads."""
+    from tests.binaries import programs
+
+    expected = self.folder / 'expected'
+    train(expected)
+    assert programs.metrics(run) == programs.metrics(expected)
+    arrays, others = programs.newest(run), programs.newest(expected)
+    assert arrays.keys() == others.keys()
+    for name, array in arrays.items():
+      assert array.tobytes() == others[name].tobytes(), name
 
   def error_of(self, action):
     """Returns the error of an action."""
@@ -239,6 +248,27 @@ platform.python_version = lambda: '9.9'
     except Exception as error:
       return error
     raise AssertionError('no error')
+
+
+def train(folder, address=None):
+  """A run with a folder, on a cluster or here."""
+  import safl_tf
+  from tests import tiny, tiny_rounds
+
+  executor = 'threads'
+  if address is not None:
+    executor = safl_tf.RayConfig(address, timeout=TIMEOUT)
+  return safl_tf.train(
+    tiny.dense,
+    tiny_rounds.CLIENTS,
+    rounds=10,
+    config=dataclasses.replace(tiny_rounds.CONFIG, local_epochs=600),
+    executor=executor,
+    jit_compile='false',
+    output_dir=folder,
+    checkpoint_every=1,
+    progress=False,
+  )
 
 
 def write(path, text):
@@ -260,4 +290,4 @@ def failing_model(limit):
 
 
 if __name__ == '__main__':
-  main(sys.argv[1])
+  main(*sys.argv[1:])

@@ -1,5 +1,6 @@
 """The connection to a Ray cluster, or to Ray on this machine alone."""
 
+import atexit
 import contextlib
 import functools
 import os
@@ -7,6 +8,7 @@ import pathlib
 import secrets
 import shutil
 import socket
+import sys
 import tempfile
 import threading
 import weakref
@@ -19,9 +21,9 @@ from safl_tf.core.executors.ray import config as config_lib
 from safl_tf.util import errors, hardware
 
 _CONNECT_SECONDS = 5.0  # for the head to answer
-_CLOSE_SECONDS = 20.0
 _MAX_FAILURES = 3  # of the head to answer
-_WATCH_SECONDS = 0.3
+_RETRY_SECONDS = 0.05
+_WATCH_SECONDS = 2.0  # until a silent head is tried again
 _MAX_LOCAL_CPUS = 4  # on a machine with fewer cores
 _RAY_LOG_LEVEL = 40  # ERROR, of Python's logging
 
@@ -41,6 +43,7 @@ class Cluster:
 
     self._ray = ray
     self._head = _Head()
+    self._nodes: list[config_lib.Node] = []
     folder: str | None = None
     variables: dict[str, str | None] = {}
     if ray.is_initialized():
@@ -66,7 +69,12 @@ class Cluster:
     )
     try:
       with _explaining(config.address):
-        ray.init(config.address, logging_level=_RAY_LOG_LEVEL, **options)
+        ray.init(
+          config.address,
+          logging_level=_RAY_LOG_LEVEL,
+          log_to_driver=False,
+          **options,
+        )
     except BaseException:
       self._close()
       raise
@@ -74,18 +82,13 @@ class Cluster:
     self._head.watch(self.address)
 
   def nodes(self) -> list[config_lib.Node]:
-    """Returns the nodes that are alive."""
-    nodes = []
-    for node in self._ray.nodes():
-      resources = node['Resources']
-      if node['Alive']:
-        address, port = node['NodeManagerAddress'], node['NodeManagerPort']
-        host = f'{node["NodeManagerHostname"]} ({address})'
-        cpus, gpus = (int(resources.get(r, 0)) for r in ('CPU', 'GPU'))
-        nodes.append(
-          config_lib.Node(node['NodeID'], host, f'{address}:{port}', cpus, gpus)
-        )
-    return nodes
+    """Returns the nodes that are alive, as of the last answer of the head."""
+    # Ray's public ray.nodes would stop all threads if there is no answer.
+    worker: Any = self._ray._private.worker.global_worker
+    with contextlib.suppress(self._ray.exceptions.RpcError):
+      infos = worker.gcs_client.get_all_node_info(timeout=_CONNECT_SECONDS)
+      self._nodes = [_node(i) for i in infos.values() if i.state == i.ALIVE]
+    return self._nodes
 
   def check_head(self) -> None:
     """Raises an error if the head is gone: calls to Ray would wait for it."""
@@ -103,6 +106,19 @@ class Cluster:
   def close(self) -> None:
     """Disconnects; ends what was started on this machine."""
     self._close()
+
+
+def _node(info: Any) -> config_lib.Node:
+  """Returns a node as Ray's message describes it."""
+  address = info.node_manager_address
+  resources = info.resources_total
+  return config_lib.Node(
+    id=info.node_id.hex(),
+    host=f'{info.node_manager_hostname} ({address})',
+    address=f'{address}:{info.node_manager_port}',
+    cpus=int(resources.get('CPU', 0)),
+    gpus=int(resources.get('GPU', 0)),
+  )
 
 
 class _Head:
@@ -128,13 +144,22 @@ class _Head:
     self._stopped.set()
 
   def _watch(self, address: str) -> None:
+    """Holds a connection open, since a head that dies closes it at once."""
     failures = 0
-    while not self._stopped.wait(_WATCH_SECONDS):
-      failures = 0 if answers(address) else failures + 1
-      if failures == _MAX_FAILURES and not self._stopped.is_set():
-        self.is_gone = True
-        logging.error('the head of the Ray cluster does not answer any more')
-        return
+    while failures < _MAX_FAILURES and not self._stopped.wait(_RETRY_SECONDS):
+      try:
+        connection = _connect(address)
+      except OSError:
+        failures += 1
+        continue
+      failures = 0
+      with connection, contextlib.suppress(OSError):
+        connection.settimeout(_WATCH_SECONDS)
+        while connection.recv(4096):
+          pass
+    if not self._stopped.is_set():
+      self.is_gone = True
+      logging.error('the head of the Ray cluster does not answer any more')
 
 
 def _disconnect(
@@ -144,10 +169,14 @@ def _disconnect(
   import ray
 
   head.stop()
-  # Ray waits for a head that is gone, and may end this process meanwhile.
-  thread = threading.Thread(target=ray.shutdown, daemon=True)
-  thread.start()
-  thread.join(0 if head.is_gone else _CLOSE_SECONDS)
+  if head.is_gone:
+    # Ray would ask the head, before an error is shown and again at the exit,
+    # wait for a minute and then end this process.
+    sys.excepthook = ray._private.worker.normal_excepthook
+    atexit.unregister(ray.shutdown)
+    atexit.register(_end)
+  else:
+    ray.shutdown()
   for name, value in variables.items():
     if value is None:
       os.environ.pop(name, None)
@@ -155,6 +184,13 @@ def _disconnect(
       os.environ[name] = value
   if folder is not None:
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end() -> None:
+  """Ends this process without Ray's clean-up, which would crash it."""
+  sys.stdout.flush()
+  sys.stderr.flush()
+  os._exit(1)
 
 
 def _set_variables() -> dict[str, str | None]:
@@ -224,10 +260,15 @@ def _check_answers(address: str) -> None:
 
 def answers(address: str) -> bool:
   """Returns whether a server accepts connections."""
-  host, _, port = address.rpartition(':')
-  place = (host.strip('[]'), int(port))
   try:
-    socket.create_connection(place, _CONNECT_SECONDS).close()
+    _connect(address).close()
   except OSError:
     return False
   return True
+
+
+def _connect(address: str) -> socket.socket:
+  host, _, port = address.rpartition(':')
+  return socket.create_connection(
+    (host.strip('[]'), int(port)), _CONNECT_SECONDS
+  )
