@@ -21,7 +21,7 @@ from absl import logging
 
 from tests.core.ray import clusters
 
-TIMEOUT = 10.0
+TIMEOUT = 6.0
 STEPS = (
   'equal_bits',
   'killed_worker',
@@ -50,7 +50,7 @@ def main(folder, *steps):
       traceback.print_exc()  # Ray may end this process without a word
       raise
     finally:
-      faults.ray.shutdown()
+      faults.process.close()
 
 
 class Faults:
@@ -261,7 +261,7 @@ def train(folder, address=None):
   return safl_tf.train(
     tiny.dense,
     tiny_rounds.CLIENTS,
-    rounds=10,
+    rounds=6,
     config=dataclasses.replace(tiny_rounds.CONFIG, local_epochs=600),
     executor=executor,
     jit_compile='false',

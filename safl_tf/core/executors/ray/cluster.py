@@ -22,6 +22,7 @@ from safl_tf.util import errors, hardware
 
 _CONNECT_SECONDS = 5.0  # for the head to answer
 _MAX_FAILURES = 3  # of the head to answer
+_NODES_SECONDS = 2.0  # for the head to list nodes
 _RETRY_SECONDS = 0.05
 _WATCH_SECONDS = 2.0  # until a silent head is tried again
 _MAX_LOCAL_CPUS = 4  # on a machine with fewer cores
@@ -86,7 +87,7 @@ class Cluster:
     # Ray's public ray.nodes would stop all threads if there is no answer.
     worker: Any = self._ray._private.worker.global_worker
     with contextlib.suppress(self._ray.exceptions.RpcError):
-      infos = worker.gcs_client.get_all_node_info(timeout=_CONNECT_SECONDS)
+      infos = worker.gcs_client.get_all_node_info(timeout=_NODES_SECONDS)
       self._nodes = [_node(i) for i in infos.values() if i.state == i.ALIVE]
     return self._nodes
 
@@ -258,17 +259,15 @@ def _check_answers(address: str) -> None:
     raise errors.InputError('ray_address', address, hint)
 
 
-def answers(address: str) -> bool:
-  """Returns whether a server accepts connections."""
+def answers(address: str, seconds: float = _CONNECT_SECONDS) -> bool:
+  """Returns whether a server accepts connections within some seconds."""
   try:
-    _connect(address).close()
+    _connect(address, seconds).close()
   except OSError:
     return False
   return True
 
 
-def _connect(address: str) -> socket.socket:
+def _connect(address: str, seconds: float = _CONNECT_SECONDS) -> socket.socket:
   host, _, port = address.rpartition(':')
-  return socket.create_connection(
-    (host.strip('[]'), int(port)), _CONNECT_SECONDS
-  )
+  return socket.create_connection((host.strip('[]'), int(port)), seconds)

@@ -35,6 +35,7 @@ _ENVIRONMENT = ('TF_', 'XLA_', 'KERAS_')  # prefixes of variables
 _MAX_FAILED_STARTS = 3  # of each worker, if none of them works
 _POLL_SECONDS = 1.0
 _PING_SECONDS = 5.0
+_NODE_SECONDS = 1.0  # for a node to answer
 _MAX_WAIT_SECONDS = 30.0  # between attempts to start workers
 
 
@@ -313,7 +314,9 @@ class Crew:
     ids, now = {node.id for node in nodes}, time.monotonic()
     lost: list[int] = []
     for member in list(self.members):
-      if member.slot.node.id not in ids:
+      node = member.slot.node
+      # Ray takes some time to notice that a node is dead.
+      if node.id not in ids or not (member.info or _answers(node)):
         lost += self.lose(member, 'its node is gone')
     if ids != self._nodes:
       self._nodes, self._attempts, self._next_attempt = ids, 0, now
@@ -335,8 +338,7 @@ class Crew:
     """Returns whether to start workers on a node."""
     if node.id in self._refused:
       return False
-    # Ray takes some time to notice that a node is dead.
-    return not self._trouble[node.id] or cluster_lib.answers(node.address)
+    return not self._trouble[node.id] or _answers(node)
 
   def _lose_silent(self) -> list[int]:
     """Gives up workers that do not start or answer; returns their chunks."""
@@ -348,6 +350,10 @@ class Crew:
       elif member.ping is not None and now > member.pinged + limit:
         lost += self.lose(member, f'it has not answered for {limit:g} s')
     return lost
+
+
+def _answers(node: config_lib.Node) -> bool:
+  return cluster_lib.answers(node.address, _NODE_SECONDS)
 
 
 @functools.cache
