@@ -92,7 +92,7 @@ class Crew:
     device: 'auto', 'cpu' or 'gpu'.
     prepare: member -> the result of `Worker.prepare`; None if there is nothing
       to prepare yet.
-    prepared: takes that result.
+    prepared: takes the member and that result.
   """
 
   def __init__(
@@ -101,7 +101,7 @@ class Crew:
     config: config_lib.RayConfig,
     device: str,
     prepare: Callable[[Member], Any],
-    prepared: Callable[[Member, Any], None],
+    prepared: Callable[[Member, str, Any], None],
   ):
     self._cluster = cluster
     self._config = config
@@ -246,12 +246,14 @@ class Crew:
         )
       return
     if member.stage == 'prepare':
-      self._prepared(member, value)
       member.stage, member.stage_ref = 'ready', None
     else:
+      value = None
       self.prepare(member)
     if member.stage == 'ready':
       self._failed_starts = self._attempts = 0
+    if value is not None:
+      self._prepared(member, *value)
 
   def _check_versions(self, member: Member) -> bool:
     """Refuses a worker that could compute other bits.
@@ -346,7 +348,8 @@ class Crew:
     lost: list[int] = []
     for member in list(self.members):
       if member.stage == 'describe' and now > member.created + limit:
-        lost += self.lose(member, f'it has not started within {limit:g} s')
+        reason = f'it has not started within {limit:g} s; is there no free CPU?'
+        lost += self.lose(member, reason)
       elif member.ping is not None and now > member.pinged + limit:
         lost += self.lose(member, f'it has not answered for {limit:g} s')
     return lost

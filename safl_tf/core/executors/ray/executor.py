@@ -142,8 +142,10 @@ class RayRun:
     self._shared = object_store.Published(
       messages.Run(
         clients=bare,
-        algorithm=messages.pack('algorithm', algorithm, rules),
-        config=messages.pack('config', config, 'use an optimizer of Keras'),
+        algorithm=messages.pack('algorithm', 'given', algorithm, rules),
+        config=messages.pack(
+          'config', 'given', config, 'use an optimizer of Keras'
+        ),
         executor=executor,
         jit_compile=jit_compile,
         device='gpu' if self.workers.on_gpu else 'cpu',
@@ -161,7 +163,8 @@ class RayRun:
       'pass a function that returns it, with what it needs inside, or install '
       'its modules on all nodes'
     )
-    portable = messages.pack('model', model.portable(), hint)
+    name = model.template.name
+    portable = messages.pack('model', name, model.portable(), hint)
     message = messages.Model(portable, model.from_logits)
     task = workers_lib.Task(self._shared, object_store.Published(message))
     size = model.size * np.dtype(model.dtype).itemsize

@@ -133,7 +133,7 @@ class Failure(NamedTuple):
     return error
 
 
-def pack(argument: str, value: Any, hint: str) -> bytes:
+def pack(argument: str, name: str, value: Any, hint: str) -> bytes:
   """Pickles an argument of the user for other machines.
 
   Code that is not installed, such as the user's script and the modules beside
@@ -141,6 +141,7 @@ def pack(argument: str, value: Any, hint: str) -> bytes:
 
   Args:
     argument: the argument's name, for the error.
+    name: the value's name, for the error.
     value: what to pickle.
     hint: what to do if that is not possible.
   """
@@ -148,7 +149,6 @@ def pack(argument: str, value: Any, hint: str) -> bytes:
     with _by_value():
       return cloudpickle.dumps(value)
   except Exception as error:
-    name = getattr(value, 'name', getattr(value, '__name__', 'given'))
     hint = f'cannot be sent to Ray workers ({errors.reason(error)}); {hint}'
     raise errors.InputError(argument, name, hint) from error
 

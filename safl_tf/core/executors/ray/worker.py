@@ -69,8 +69,12 @@ class Worker:
 
   @ray.method(concurrency_group='clients')
   def prepare(self, run: Mapping[str, Any], model: Mapping[str, Any]) -> Any:
-    """Compiles the training of a model; returns how many clients it stacks."""
-    return self._guarded(lambda: self._job(run, model).stack)
+    """Compiles the training of a model.
+
+    Returns:
+      The model's key, and how many clients it stacks or the error.
+    """
+    return model['key'], self._guarded(lambda: self._job(run, model).stack)
 
   @ray.method(concurrency_group='clients')
   def train(

@@ -257,12 +257,13 @@ class Workers:
     parts = [store.reference(part, node) for part in self._task]
     return member.actor.prepare.remote(*parts)
 
-  def _prepared(self, member: crew_lib.Member, value: Any) -> None:
+  def _prepared(self, member: crew_lib.Member, key: str, value: Any) -> None:
     """Raises the error of a model; refuses stacks of different sizes."""
+    if self._task is None or key != self._task.model.key:
+      return  # of a run that has ended
     if isinstance(value, messages.Failure):
       raise value.exception(member.place)
-    assert self._task is not None
-    stack = self._stacks.setdefault(self._task.model.key, value)
+    stack = self._stacks.setdefault(key, value)
     if value != stack:
       raise errors.RunError(
         f'{member.place} has memory to stack {value} clients, others stack '
