@@ -10,17 +10,28 @@ from safl_tf.core.executors.ray import messages
 
 
 class Job:
-  """Trains chunks of clients with one model."""
+  """Trains chunks of clients with one model.
 
-  def __init__(self, trainer: client_trainer.ClientTrainer):
+  Args:
+    trainer: of the model.
+    settings: those of Keras, to build other models of the run with.
+  """
+
+  def __init__(
+    self,
+    trainer: client_trainer.ClientTrainer,
+    settings: messages.KerasSettings,
+  ):
     self._trainer = trainer
+    self._settings = settings
     self._trainer.compile()
     self.stack = trainer.arithmetic['stack']
 
   def with_model(self, model: messages.Model) -> 'Job':
     """Returns the job of another model; it shares the data."""
+    self._settings.apply()
     portable = messages.unpack('model', model.portable)
-    return Job(self._trainer.with_model(portable))
+    return Job(self._trainer.with_model(portable), self._settings)
 
   def train(self, chunk: messages.Chunk) -> cohort.ClientOutput:
     """Returns the stacked outputs of a chunk's clients."""
@@ -63,4 +74,4 @@ def create(
     from_logits=model.from_logits,
     threads=threads,
   )
-  return Job(trainer)
+  return Job(trainer, run.keras)

@@ -49,13 +49,17 @@ class ObjectStore:
     self._arrays: dict[int, tuple[weakref.ref[np.ndarray], _Stored]] = {}
 
   def reference(self, published: Published, node: str) -> dict[str, Any]:
-    """Returns what a worker on a node needs to fetch a value."""
+    """Returns what a worker on a node needs to fetch a value.
+
+    `known` are the values that are still in use; others can be forgotten.
+    """
     if published not in self._values:
       pickled = cloudpickle.dumps(published.value)
       self._values[published] = _Stored(ray.put(pickled), len(pickled), set())
     value = self._deliver(self._values[published], node)
     arrays = [self.array_reference(array, node) for array in published.arrays]
-    return {'key': published.key, 'refs': [value, *arrays]}
+    known = [other.key for other in self._values]
+    return {'key': published.key, 'refs': [value, *arrays], 'known': known}
 
   def array_reference(self, array: np.ndarray, node: str) -> Any:
     """Returns a reference to an array, which is stored while it exists."""

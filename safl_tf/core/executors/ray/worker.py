@@ -16,7 +16,7 @@ from typing import Any
 import ray
 
 _JOB = 'safl_tf.core.executors.ray.job'
-_MAX_MODELS = 8  # shapes of models that stay compiled
+_MAX_MODELS = 8  # that stay compiled
 _FETCH_SECONDS = 300.0  # for data, or for z̄, to come to this node
 
 
@@ -32,8 +32,10 @@ class Worker:
     self._threads = threads
     self._describe = describe
     self._lock = threading.Lock()
-    self._run: str | None = None
-    self._jobs: collections.OrderedDict[str, Any] = collections.OrderedDict()
+    # (run, model) -> compiled training, the latest last
+    self._jobs: collections.OrderedDict[tuple[str, str], Any] = (
+      collections.OrderedDict()
+    )
     self._round: int | None = None
     self._arrays: dict[Any, Any] = {}
 
@@ -106,25 +108,25 @@ class Worker:
       return messages.Failure.of(error, traceback.format_exc())
 
   def _job(self, run: Mapping[str, Any], model: Mapping[str, Any]) -> Any:
-    """Returns the compiled training of a model; keeps those of one run."""
+    """Returns the compiled training of a model; forgets runs that ended."""
     job = importlib.import_module(_JOB)
+    key = (run['key'], model['key'])
     with self._lock:
-      if run['key'] != self._run:
-        self._jobs.clear()
-        self._run = run['key']
-      if model['key'] not in self._jobs:
+      for other in [k for k in self._jobs if k[0] not in run['known']]:
+        del self._jobs[other]
+      if key not in self._jobs:
         message, _ = _fetch_all(model)
-        any_job = next(iter(self._jobs.values()), None)
-        if any_job is None:
+        of_run = [j for k, j in self._jobs.items() if k[0] == run['key']]
+        if of_run:
+          made = of_run[0].with_model(message)
+        else:
           shared, leaves = _fetch_all(run)
           made = job.create(shared, leaves, message, self._threads)
-        else:
-          made = any_job.with_model(message)
-        self._jobs[model['key']] = made
+        self._jobs[key] = made
         if len(self._jobs) > _MAX_MODELS:
           self._jobs.popitem(last=False)
-      self._jobs.move_to_end(model['key'])
-      return self._jobs[model['key']]
+      self._jobs.move_to_end(key)
+      return self._jobs[key]
 
   def _fetch(self, t: int, ref: Any) -> Any:
     """Returns an array that the clients of round t share."""
