@@ -116,9 +116,7 @@ def test_devices(options, device, message):
 
 def test_room():
   config = safl_tf.RayConfig('h:1', cpus_per_worker=9)
-  with pytest.raises(
-    errors.InputError, match=r'^ray_address=h:1: no .* 9'
-  ):
+  with pytest.raises(errors.InputError, match=r'^ray_address=h:1: no .* 9'):
     config_lib.check_room(config, [])
 
 

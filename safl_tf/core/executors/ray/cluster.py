@@ -237,15 +237,13 @@ def _explaining(address: str) -> Iterator[None]:
     yield
   except (ray.exceptions.RayError, OSError, RuntimeError, ValueError) as error:
     hint = errors.reason(error)
-    if isinstance(error, ray.exceptions.AuthenticationError):
+    if isinstance(error, ray.exceptions.AuthenticationError | ConnectionError):
+      reason = 'Ray did not let this process in'
+      if address == 'auto':
+        reason = 'found no Ray on this machine that lets this process in'
       hint = (
-        "needs the cluster's token: set RAY_AUTH_MODE=token and "
-        'RAY_AUTH_TOKEN_PATH'
-      )
-    elif address == 'auto' and isinstance(error, ConnectionError):
-      hint = (
-        'there is no Ray on this machine; join a cluster with ray start, or '
-        'use local'
+        f'{reason}; join the cluster with ray start, and if it has a token, '
+        'set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH'
       )
     raise errors.InputError('ray_address', address, hint) from error
 
