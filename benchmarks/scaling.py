@@ -11,6 +11,7 @@ driver's work is left.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import functools
 import os
@@ -66,20 +67,24 @@ class Trainer:
 
 def _cpu_seconds() -> dict[str, float]:
   """Returns the CPU seconds so far of this process, of workers and of Ray."""
-  own = psutil.Process()
-  seconds = {'driver': _seconds(own), 'worker': 0.0, 'ray': 0.0}
-  for child in own.children(recursive=True):
-    try:
-      kind = 'worker' if child.cmdline()[0] == 'ray::Worker' else 'ray'
-      seconds[kind] += _seconds(child)
-    except (psutil.Error, IndexError):
-      pass  # has ended
+  seconds = dict.fromkeys(('driver', 'worker', 'ray'), 0.0)
+  for kind, processes in _processes().items():
+    for process in processes:
+      with contextlib.suppress(psutil.Error):  # has ended
+        times = process.cpu_times()
+        seconds[kind] += times.user + times.system
   return seconds
 
 
-def _seconds(process: psutil.Process) -> float:
-  times = process.cpu_times()
-  return times.user + times.system
+def _processes() -> dict[str, list[psutil.Process]]:
+  """Returns this process, workers, and Ray's own processes."""
+  own = psutil.Process()
+  found: dict[str, list[psutil.Process]] = {'worker': [], 'ray': []}
+  for child in own.children(recursive=True):
+    with contextlib.suppress(psutil.Error):
+      is_worker = child.name() == 'ray::Worker'
+      found['worker' if is_worker else 'ray'].append(child)
+  return {'driver': [own], **found}
 
 
 def _median(costs: Sequence[Cost]) -> Cost:
@@ -103,8 +108,22 @@ def _take_turns(
   return costs
 
 
-def rounds_table(quick: bool, cycles: int) -> tuple[list[list[str]], float]:
-  """Compares rounds; returns the table and CPU seconds per client."""
+class Rounds(NamedTuple):
+  """Compared rounds.
+
+  Attributes:
+    table: a row per executor.
+    client_seconds: CPU seconds of a client with threads.
+    worker_mb: resident memory of a worker, at most.
+  """
+
+  table: list[list[str]]
+  client_seconds: float
+  worker_mb: float
+
+
+def compare_rounds(quick: bool, cycles: int) -> Rounds:
+  """Compares rounds with `threads` and on workers."""
   import safl_tf
   from benchmarks import workloads
   from safl_tf.core.executors.ray import workers as workers_lib
@@ -119,6 +138,7 @@ def rounds_table(quick: bool, cycles: int) -> tuple[list[list[str]], float]:
   )
   threads = Trainer(functools.partial(make, executor='threads'))
   costs: dict[str, list[Cost]] = {THREADS: []}
+  memory: list[float] = []
   for num_workers in NUM_WORKERS:
     config = safl_tf.RayConfig(workers=num_workers)
     with workers_lib.find(config, 'auto').held():
@@ -130,6 +150,7 @@ def rounds_table(quick: bool, cycles: int) -> tuple[list[list[str]], float]:
         )
       for name, measured in _take_turns(trainers, cycles).items():
         costs.setdefault(name, []).extend(measured)
+      memory += [w.memory_info().rss / 1e6 for w in _processes()['worker']]
   # Ray idles while threads train.
   idle = [cost._replace(ray=0.0, workers=0.0) for cost in costs[THREADS]]
   medians = {name: _median(values) for name, values in costs.items()}
@@ -147,7 +168,8 @@ def rounds_table(quick: bool, cycles: int) -> tuple[list[list[str]], float]:
     for name, cost in medians.items()
   ]
   headings = 'executor,s / round,CPU s,driver,workers,Ray,× CPU of threads'
-  return [headings.split(','), *rows], base.cpu / work.num_clients
+  table = [headings.split(','), *rows]
+  return Rounds(table, base.cpu / work.num_clients, max(memory))
 
 
 def driver_table(quick: bool, cycles: int) -> tuple[list[list[str]], float]:
@@ -192,17 +214,20 @@ def driver_table(quick: bool, cycles: int) -> tuple[list[list[str]], float]:
 
 def section(quick: bool, cycles: int) -> str:
   """Returns both tables as Markdown."""
-  rounds, client_seconds = rounds_table(quick, cycles)
+  rounds = compare_rounds(quick, cycles)
   driver, milliseconds = driver_table(quick, cycles)
-  cores = client_seconds / (milliseconds / 1000)
+  seconds = rounds.client_seconds
+  cores = seconds / (milliseconds / 1000)
   return '\n\n'.join(
     [
       f'{reports.provenance("benchmarks.scaling")} Medians of {cycles} rounds '
       'each, taken in turns. One worker has two CPUs, two have one each.',
-      tables.to_markdown(rounds).rstrip(),
+      tables.to_markdown(rounds.table).rstrip(),
+      f'A worker has up to {rounds.worker_mb:.0f} MB of resident memory, here '
+      'with four times the data and the compiled training.',
       'The driver without training (one example per client, one worker):',
       tables.to_markdown(driver).rstrip(),
-      f'A LeNet-5 client of MNIST-LeNet-80 takes {client_seconds:.3f} CPU '
+      f'A LeNet-5 client of MNIST-LeNet-80 takes {seconds:.3f} CPU '
       f'seconds and {milliseconds:.2f} ms of the driver, so one core of the '
       f'driver feeds about {cores:.0f} cores of workers.',
     ]

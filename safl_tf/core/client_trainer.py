@@ -97,8 +97,6 @@ class ClientTrainer:
     from_logits: bool | None = None,
     threads: int | None = None,
   ):
-    from safl_tf.util import hardware
-
     takes = 'a safl_tf.Attack or None'
     validation.instance('attack', attack, Attack, takes, optional=True)
     self._attack = attack
@@ -112,24 +110,10 @@ class ClientTrainer:
       clients, self._suspects = clients.pooled(), self.malicious[:0]
     else:
       self._suspects = self.malicious
-    # Workers start while the model is built.
-    self._ray = executors.connect(executor, device)
-    if self._ray is None:
-      self._devices = hardware.find(device)
-      self._on_gpu = 'GPU' in self._devices[0]
-      self._executor_name = executors.resolve(str(executor), self._on_gpu)
-    else:
-      self._on_gpu = self._ray.workers.on_gpu
-      self._devices = hardware.find('auto' if self._on_gpu else 'cpu')[:1]
-      stacked = self._on_gpu or stack is not None
-      self._executor_name = 'vectorized' if stacked else 'threads'
-    self.device = self._devices[0]
-    if stack is not None and self._executor_name != 'vectorized':
-      hint = f'has no effect on the executor {self._executor_name}'
-      raise errors.InputError('stack', stack, f'{hint}; it is for vectorized')
     self.clients = clients
     self._algorithm = algorithm
     self._config = config
+    self._jit_choice = jit_compile
     largest = int(clients.sizes.max())
     held_out = config.num_held_out(largest)
     self._max_steps = int(config.steps(largest - held_out))
@@ -150,14 +134,13 @@ class ClientTrainer:
       max_steps=self._max_steps,
       max_measured=self._max_measured,
       cohort=len(algorithm.select(0, 1, clients.num_clients)),
-      on_gpu=self._on_gpu,
       stack=stack,
       threads=threads,
     )
-    self._jit_choice = jit_compile
-    rows = None if self._ray is None else 1  # workers have the data
-    self._data = [_put(clients, place, rows) for place in self._devices]
+    # Workers start while the model is built.
+    self._ray = executors.connect(executor, device)
     try:
+      self._choose_executor(executor, device)
       if self._ray is not None:
         self._ray.publish(
           clients, algorithm, config, self._executor_name, jit_compile, stack
@@ -284,7 +267,7 @@ class ClientTrainer:
     executors that train one client at a time.
     """
     return {
-      'device': 'gpu' if self._on_gpu else 'cpu',
+      'device': 'gpu' if self._options.on_gpu else 'cpu',
       'jit_compile': self.jit_compile,
       'stack': getattr(self._executor, 'stack', None),
     }
@@ -293,6 +276,30 @@ class ClientTrainer:
   def num_traces(self) -> int:
     """The number of traces of a client's round or of its pieces."""
     return self._executor.num_traces
+
+  def _choose_executor(
+    self, executor: 'str | ray_config.RayConfig', device: str
+  ) -> None:
+    """Finds the executor and its TensorFlow devices; copies the data there."""
+    from safl_tf.util import hardware
+
+    stack, rows = self._options.stack, None
+    if self._ray is None:
+      self._devices = hardware.find(device)
+      on_gpu = 'GPU' in self._devices[0]
+      self._executor_name = executors.resolve(str(executor), on_gpu)
+    else:
+      on_gpu = self._ray.workers.on_gpu
+      self._devices = hardware.find('auto' if on_gpu else 'cpu')[:1]
+      stacked = on_gpu or stack is not None
+      self._executor_name = 'vectorized' if stacked else 'threads'
+      rows = 1  # workers have the data
+    if stack is not None and self._executor_name != 'vectorized':
+      hint = f'has no effect on the executor {self._executor_name}'
+      raise errors.InputError('stack', stack, f'{hint}; it is for vectorized')
+    self.device = self._devices[0]
+    self._options = self._options._replace(on_gpu=on_gpu)
+    self._data = [_put(self.clients, place, rows) for place in self._devices]
 
   def _client_input(
     self,

@@ -134,17 +134,12 @@ class FederatedProcess:
     self.model = self._trainer.model
     self.device = self._trainer.device
     self.jit_compile = self._trainer.jit_compile
-    self._rounds: Rounds | None = None
-    if algorithm.driver is not None:
-      self._rounds = algorithm.driver.bind(self._trainer, self._rules)
     self._upload_stores: dict[str, client_store_lib.ClientStore] = {}
-    self._kept = self._rules.client_work.init(self.model.layout)
-    memory = self._rules.aggregate.init(self.model.layout)
-    self._memory_shapes = {
-      name: getattr(value, 'shape', None) for name, value in memory.items()
-    }
-    if algorithm.driver is None:
-      checked.check_broadcast(self._rules, self.model.layout)
+    try:
+      self._bind_rules()
+    except BaseException:
+      self.close()
+      raise
 
   def initialize(self, seed: int = 0) -> FederatedState:
     """Returns the state before the first round.
@@ -249,6 +244,22 @@ class FederatedProcess:
   def num_traces(self) -> int:
     """The number of traces of a client's round or of its pieces."""
     return self._trainer.num_traces
+
+  def _bind_rules(self) -> None:
+    """Prepares the rules for the model."""
+    from safl_tf.core import checked
+
+    driver, layout = self.algorithm.driver, self.model.layout
+    self._rounds: Rounds | None = None
+    if driver is not None:
+      self._rounds = driver.bind(self._trainer, self._rules)
+    self._kept = self._rules.client_work.init(layout)
+    memory = self._rules.aggregate.init(layout)
+    self._memory_shapes = {
+      name: getattr(value, 'shape', None) for name, value in memory.items()
+    }
+    if driver is None:
+      checked.check_broadcast(self._rules, layout)
 
   def _log_start(self, t: int) -> None:
     """Logs before round 1 where clients start from."""

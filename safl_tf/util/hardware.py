@@ -15,6 +15,15 @@ def num_cores() -> int:
   return os.cpu_count() or 1
 
 
+def num_op_threads() -> int:
+  """Returns how many threads TensorFlow divides an operation among."""
+  import tensorflow as tf
+
+  given = tf.config.threading.get_intra_op_parallelism_threads()
+  variable = os.environ.get('TF_NUM_INTRAOP_THREADS', '')
+  return given or (int(variable) if variable.isdigit() else 0) or num_cores()
+
+
 def find(name: str = 'auto') -> tuple[str, ...]:
   """Returns the full names of the logical TensorFlow devices to use.
 
@@ -56,22 +65,25 @@ def allow_memory_growth() -> None:
       tf.config.experimental.set_memory_growth(gpu, True)
 
 
-def start_tensorflow(threads: int | None = None) -> None:
+def start_tensorflow(op_threads: int = 0, num_ops: int = 0) -> None:
   """Imports TensorFlow without its messages.
 
   scikit-learn and pandas are hidden meanwhile, since Keras would spend seconds
   on importing them. Afterwards they can be imported as usual.
 
   Args:
-    threads: the size of TensorFlow's thread pools; the number of cores if None.
+    op_threads: how many threads an operation is divided among.
+    num_ops: how many operations run at a time; both are the number of cores
+      if 0.
   """
   with _quiet(), _hidden('sklearn', 'pandas'):
     import tensorflow as tf
 
     tf.get_logger().setLevel('ERROR')
-    if threads is not None:
-      tf.config.threading.set_intra_op_parallelism_threads(threads)
-      tf.config.threading.set_inter_op_parallelism_threads(threads)
+    if op_threads:
+      tf.config.threading.set_intra_op_parallelism_threads(op_threads)
+    if num_ops:
+      tf.config.threading.set_inter_op_parallelism_threads(num_ops)
     find()  # TensorFlow writes messages when it looks for GPUs
 
 

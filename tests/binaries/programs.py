@@ -122,6 +122,15 @@ def newest(run):
   return {**restored.arrays, **arrays}
 
 
+def check_equal(run, expected):
+  """Compares the metrics and the newest checkpoints of two runs."""
+  assert metrics(run) == metrics(expected)
+  arrays, others = newest(run), newest(expected)
+  assert arrays.keys() == others.keys()
+  for name, array in arrays.items():
+    assert array.tobytes() == others[name].tobytes(), name
+
+
 def snapshot(folder):
   """The names and contents of everything in a folder."""
   return {

@@ -54,6 +54,7 @@ TEXTS = {
   'output_dir': 'other',
   'experiment': 'other',
   'device': 'cpu',
+  'ray_address': 'auto',
 }
 # Values of flags that conditions name by their kind.
 KINDS = {
@@ -269,7 +270,8 @@ def calls(monkeypatch):
 
   patch = monkeypatch.setattr
   patch(data_registry, 'load', record('load', data))
-  patch(process, 'FederatedProcess', record('process'))
+  made_process = types.SimpleNamespace(close=lambda: None)
+  patch(process, 'FederatedProcess', record('process', made_process))
   patch(loop, 'run', record('run', result))
   patch(evaluation, 'client_table', record('client_table'))
   patch(metrics_log, 'write_clients', record('write_clients'))

@@ -20,6 +20,7 @@ TOPICS = [
   'attack',
   'run',
   'hardware',
+  'Ray',
 ]
 PRESETS = sorted((programs.ROOT / 'binaries' / 'presets').glob('*.flags'))
 DATASETS = ('mnist', 'fashion_mnist', 'cifar10', 'speech_commands')

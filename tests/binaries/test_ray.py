@@ -11,7 +11,6 @@ import tempfile
 import time
 
 import keras
-import numpy as np
 import psutil
 import pytest
 
@@ -34,45 +33,27 @@ def small(tmp_path_factory):
   return (*programs.SMALL, f'--model={path}', rate, '--jit_compile=false')
 
 
-def check_equal(run, expected):
-  """Bit for bit."""
-  assert programs.metrics(run) == programs.metrics(expected)
-  arrays, others = programs.newest(run), programs.newest(expected)
-  assert arrays.keys() == others.keys()
-  for name, array in arrays.items():
-    np.testing.assert_array_equal(array, others[name])
+def test_a_comparison(call, tmp_path, small):
+  """Its runs share workers, and change executors when they resume."""
 
-
-def test_a_comparison_shares_workers(call, tmp_path, small):
   def compare(*options):
     flags = ('--algorithms=fedavg,safl', f'--output_dir={tmp_path}', *small)
-    return call('compare', *flags, *options)
-
-  outcome = compare('--experiment=a', '--executor=threads')
-  assert outcome.code == 0
-  outcome = compare('--experiment=b', '--executor=ray', '--ray_workers=2')
-  assert outcome.code == 0, outcome.err
-  assert outcome.err.count('Ray workers at ') == 1
-  assert ' with 1 CPU each\n' in outcome.err
-  for name in ('fedavg_seed0', 'safl_seed0'):
-    check_equal(tmp_path / 'b' / name, tmp_path / 'a' / name)
-
-
-def test_a_run_may_change_executors(call, tmp_path, small):
-  def train(name, *options):
-    flags = (f'--output_dir={tmp_path}', f'--experiment={name}', *small)
-    outcome = call('train', *flags, *options)
+    outcome = call('compare', *flags, *options)
     assert outcome.code == 0, outcome.err
     return outcome
 
-  train('a', '--rounds=3')
-  train('b', '--rounds=1', '--executor=threads')
-  outcome = train('b', '--rounds=2', '--executor=ray', '--ray_chunk=3')
-  assert ', workers 1\n' in outcome.err
-  train('b', '--rounds=3', '--executor=auto')
-  check_equal(tmp_path / 'b', tmp_path / 'a')
-  rows = metrics_log.read_csv(tmp_path / 'b' / 'metrics.csv')
-  assert [row['workers'] for row in rows] == [None, 1, None]
+  compare('--experiment=a', '--rounds=3')
+  compare('--experiment=b', '--rounds=1', '--executor=threads')
+  on_ray = ('--executor=ray', '--ray_chunk=3')
+  outcome = compare('--experiment=b', '--rounds=2', *on_ray)
+  assert outcome.err.count('Ray workers at ') == 1
+  assert outcome.err.count(', workers 1\n') == 2
+  compare('--experiment=b', '--rounds=3')
+  for name in ('fedavg_seed0', 'safl_seed0'):
+    run = tmp_path / 'b' / name
+    programs.check_equal(run, tmp_path / 'a' / name)
+    rows = metrics_log.read_csv(run / 'metrics.csv')
+    assert [row['workers'] for row in rows] == [None, 1, None]
 
 
 REFUSED = {
@@ -118,8 +99,6 @@ class Scaled(keras.layers.Layer):
     return 0.5 * inputs
 """
 SCRIPT = """
-import itertools
-
 import keras
 import numpy as np
 
@@ -147,7 +126,7 @@ def train(executor, rounds=3):
   return safl_tf.train(model, clients, rounds=rounds, executor=executor)
 
 
-one, other = train('threads'), train(safl_tf.RayConfig(workers=2))
+one, other = train('threads'), train(safl_tf.RayConfig(workers=3))
 equal = one.state.z_bar.tobytes() == other.state.z_bar.tobytes()
 print('equal' if equal else 'differs', flush=True)
 train('ray', rounds=10**6)

@@ -137,5 +137,8 @@ def check_room(config: RayConfig, slots: Sequence[Slot]) -> None:
     hint = f'no node of the cluster has {wanted} for a worker'
     raise errors.InputError('ray_address', config.address, hint)
   if config.workers is not None and len(slots) < config.workers:
-    hint = f'the cluster has room for {len(slots)}'
+    hint = (
+      f'the cluster has room for {len(slots)}; close other processes on it '
+      '(FederatedProcess.close), or add nodes'
+    )
     raise errors.InputError('ray_workers', config.workers, hint)

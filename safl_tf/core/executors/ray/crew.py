@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import ray
@@ -109,6 +109,7 @@ class Crew:
     self._prepared = prepared
     self.members: list[Member] = []
     self.num_lost = 0
+    self._op_threads = hardware.num_op_threads()
     self.reason = 'the cluster has no room for one'
     self._refused: set[str] = set()  # nodes
     self._trouble: collections.Counter[str] = collections.Counter()  # of nodes
@@ -122,6 +123,7 @@ class Crew:
     slots = config_lib.plan(config, nodes, gpus)
     config_lib.check_room(config, slots)
     self._gpus, self.on_gpu = gpus, gpus > 0
+    self._warn_of_large(slots)
     for slot in slots:
       self._create(slot)
 
@@ -242,7 +244,7 @@ class Crew:
         }
         member.stage = 'start'
         member.stage_ref = member.actor.start.remote(
-          variables, hardware.num_cores()
+          variables, self._op_threads
         )
       return
     if member.stage == 'prepare':
@@ -341,6 +343,20 @@ class Crew:
     if node.id in self._refused:
       return False
     return not self._trouble[node.id] or _answers(node)
+
+  def _warn_of_large(self, slots: Sequence[config_lib.Slot]) -> None:
+    """Warns if clients on a worker share too few threads."""
+    threads = self._op_threads
+    most = max(slot.cpus for slot in slots)
+    if most > threads > 1 and not self.on_gpu:
+      logging.warning(
+        'workers have up to %d CPUs, but only %d threads for the parts of '
+        "operations: as many as the driver's cores, to round equally; run the "
+        'driver on a machine like theirs, or use ray_cpus_per_worker=%d',
+        most,
+        threads,
+        threads,
+      )
 
   def _lose_silent(self) -> list[int]:
     """Gives up workers that do not start or answer; returns their chunks."""

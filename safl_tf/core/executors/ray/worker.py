@@ -54,19 +54,19 @@ class Worker:
     """Answers, to show that the process is alive."""
 
   @ray.method(concurrency_group='clients')
-  def start(self, environment: Mapping[str, str], num_cores: int) -> Any:
+  def start(self, environment: Mapping[str, str], op_threads: int) -> Any:
     """Imports TensorFlow.
 
     Args:
       environment: the driver's variables that TensorFlow reads.
-      num_cores: the driver's, for TensorFlow's thread pools: where sums are cut
-        for them is the same on all nodes.
+      op_threads: the driver's `hardware.num_op_threads`: sums that are divided
+        among threads are divided equally on all nodes.
     """
     with self._lock:
       os.environ.update(environment)
       from safl_tf.util import hardware
 
-      hardware.start_tensorflow(num_cores)
+      hardware.start_tensorflow(op_threads, max(op_threads, self._threads))
       importlib.import_module(_JOB)
 
   @ray.method(concurrency_group='clients')
