@@ -18,10 +18,11 @@ _STOP_SECONDS = 30.0
 
 
 class Cluster:
-  """A head without CPUs, and nodes that tests add and kill.
+  """A head, and nodes that tests add and kill.
 
   Args:
     token: that of another cluster; a new one by default.
+    cpus: of the head.
 
   Attributes:
     address: HOST:PORT of the head.
@@ -29,7 +30,7 @@ class Cluster:
     environment: for drivers; it has the token.
   """
 
-  def __init__(self, token=None):
+  def __init__(self, token=None, cpus=0):
     # Ray's sockets have long names below this folder.
     self._folder = pathlib.Path(tempfile.mkdtemp(prefix='rt', dir='/tmp'))
     self.token = token or secrets.token_hex()
@@ -50,7 +51,7 @@ class Cluster:
       f'--port={port}',
       f'--temp-dir={self._folder}',
       '--include-dashboard=false',
-      '--num-cpus=0',
+      f'--num-cpus={cpus}',
     )
 
   def add_node(self, cpus=1, **environment):

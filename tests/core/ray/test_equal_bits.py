@@ -60,19 +60,6 @@ def check(executor, base='threads', rounds=2, **options):
   check_equal(make(executor=base), make(executor=executor), rounds)
 
 
-def test_one_worker():
-  """The default; and a process that was closed starts it again."""
-  trainer = tiny_rounds.make(executor='ray')
-  expected, _ = tiny_rounds.run(tiny_rounds.make(), 2)
-  state, metrics = trainer.next(trainer.initialize(0))
-  assert metrics.workers.alive == 1
-  trainer.close()
-  trainer.close()
-  state, _ = trainer.next(state)
-  assert bits(state) == bits(expected[-1])
-  trainer.close()
-
-
 @pytest.mark.parametrize('chunk', [1, 4, 100])
 def test_any_chunk(ray, chunk):
   check(dataclasses.replace(ray, chunk=chunk))

@@ -1,4 +1,4 @@
-"""What cannot run on Ray's workers is refused, with what to do."""
+"""What Ray's workers cannot run is refused; processes that are closed go on."""
 
 import dataclasses
 import threading
@@ -12,7 +12,6 @@ from safl_tf.core.executors.ray import workers as workers_lib
 from safl_tf.util import errors, hardware
 from tests import tiny, tiny_rounds
 
-LOCK = threading.Lock()
 ONE = safl_tf.RayConfig(workers=1)
 
 
@@ -102,3 +101,18 @@ def test_nobody_answers():
   message = r'^ray_address=127.0.0.1:9: nothing answers there'
   with pytest.raises(errors.InputError, match=message):
     cluster._check_answers('127.0.0.1:9')
+
+
+def test_a_closed_process_goes_on(ray, monkeypatch):
+  trainer = tiny_rounds.make(executor=ray)
+  expected, _ = tiny_rounds.run(tiny_rounds.make(), 2)
+  state, metrics = trainer.next(trainer.initialize(0))
+  assert metrics.workers.alive == 1
+  workers = workers_lib.find(ray, 'auto')
+  monkeypatch.setattr(workers, '_holders', 0)
+  trainer.close()
+  trainer.close()
+  assert workers._session is None
+  state, metrics = trainer.next(state)
+  tiny_rounds.check_same(state, expected[-1])
+  assert (metrics.workers.alive, metrics.workers.lost) == (1, 0)
