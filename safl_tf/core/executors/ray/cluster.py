@@ -7,6 +7,7 @@ import os
 import pathlib
 import secrets
 import shutil
+import signal
 import socket
 import sys
 import tempfile
@@ -69,7 +70,7 @@ class Cluster:
       self, _disconnect, self._head, folder, variables
     )
     try:
-      with _explaining(config.address):
+      with _explaining(config.address), _own_signals():
         ray.init(
           config.address,
           logging_level=_RAY_LOG_LEVEL,
@@ -226,6 +227,15 @@ def _local_options(config: config_lib.RayConfig) -> dict[str, Any]:
     hint = f'this machine has {cores} cores, so at most {limit} CPUs in all'
     raise errors.InputError(name, config.workers or wanted, hint)
   return {'num_cpus': max(cores, wanted), 'include_dashboard': False}
+
+
+@contextlib.contextmanager
+def _own_signals() -> Iterator[None]:
+  """Keeps the handler of SIGTERM, which Ray replaces."""
+  handler = signal.getsignal(signal.SIGTERM)
+  yield
+  if threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGTERM, handler)
 
 
 @contextlib.contextmanager

@@ -36,6 +36,7 @@ _MAX_FAILED_STARTS = 3  # of each worker, if none of them works
 _POLL_SECONDS = 1.0
 _PING_SECONDS = 5.0
 _NODE_SECONDS = 1.0  # for a node to answer
+_IMPORT_SECONDS = 300.0  # seconds for TensorFlow
 _MAX_WAIT_SECONDS = 30.0  # between attempts to start workers
 
 
@@ -366,6 +367,11 @@ class Crew:
       if member.stage == 'describe' and now > member.created + limit:
         reason = f'it has not started within {limit:g} s; is there no free CPU?'
         lost += self.lose(member, reason)
+      elif (
+        member.stage == 'start'
+        and now > member.created + limit + _IMPORT_SECONDS
+      ):
+        lost += self.lose(member, 'it has not imported TensorFlow')
       elif member.ping is not None and now > member.pinged + limit:
         lost += self.lose(member, f'it has not answered for {limit:g} s')
     return lost
