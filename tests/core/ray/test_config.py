@@ -1,11 +1,15 @@
 """Where workers run, without Ray."""
 
 import importlib.util
+import os
+import pathlib
+import tempfile
 
 import pytest
 
 import safl_tf
 from safl_tf.core.executors.ray import config as config_lib
+from safl_tf.core.executors.ray import temp_folder
 from safl_tf.util import errors
 from tests import tiny_rounds
 
@@ -125,6 +129,23 @@ def test_without_ray(monkeypatch):
   message = r"^executor=ray: needs the package ray: pip install 'safl_tf\[ray\]"
   with pytest.raises(errors.InputError, match=message):
     tiny_rounds.make(executor='ray')
+
+
+def test_folders_of_killed_processes_are_deleted(tmp_path, monkeypatch):
+  monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path))
+  used, unused = temp_folder.TempFolder(), temp_folder.TempFolder()
+  unused._lock.close()  # as when its process ends
+  new = temp_folder.TempFolder()
+  new._lock.close()
+  (tmp_path / 'safl_ray_of_others').mkdir()
+  for path in (used.path, unused.path, tmp_path / 'safl_ray_of_others'):
+    os.utime(path, (0, 0))
+  third = temp_folder.TempFolder()
+  left = {used.path, new.path, third.path}
+  names = {str(path) for path in tmp_path.iterdir()}
+  assert names == left | {str(tmp_path / 'safl_ray_of_others')}
+  third.close()
+  assert not pathlib.Path(third.path).exists()
 
 
 def test_only_executors():

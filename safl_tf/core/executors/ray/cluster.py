@@ -6,11 +6,9 @@ import functools
 import os
 import pathlib
 import secrets
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -19,6 +17,7 @@ from typing import Any
 from absl import logging
 
 from safl_tf.core.executors.ray import config as config_lib
+from safl_tf.core.executors.ray import temp_folder
 from safl_tf.util import errors, hardware
 
 _CONNECT_SECONDS = 5.0  # for the head to answer
@@ -46,7 +45,7 @@ class Cluster:
     self._ray = ray
     self._head = _Head()
     self._nodes: list[config_lib.Node] = []
-    folder: str | None = None
+    folder: temp_folder.TempFolder | None = None
     variables: dict[str, str | None] = {}
     if ray.is_initialized():
       self.address = ray.get_runtime_context().gcs_address
@@ -62,7 +61,8 @@ class Cluster:
     options: dict[str, Any] = {}
     if config.address == 'local':
       options = _local_options(config)
-      folder = options['_temp_dir'] = tempfile.mkdtemp(prefix='safl_ray_')
+      folder = temp_folder.TempFolder()
+      options['_temp_dir'] = folder.path
       variables = _set_variables()
     else:
       _check_answers(config.address)
@@ -165,7 +165,9 @@ class _Head:
 
 
 def _disconnect(
-  head: _Head, folder: str | None, variables: dict[str, str | None]
+  head: _Head,
+  folder: temp_folder.TempFolder | None,
+  variables: dict[str, str | None],
 ) -> None:
   """Ends the connection, and deletes the files of a local Ray."""
   import ray
@@ -185,7 +187,7 @@ def _disconnect(
     else:
       os.environ[name] = value
   if folder is not None:
-    shutil.rmtree(folder, ignore_errors=True)
+    folder.close()
 
 
 def _end() -> None:
