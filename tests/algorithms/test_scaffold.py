@@ -11,7 +11,7 @@ import tensorflow as tf
 import safl_tf
 from examples import client_drift as quadratic
 from safl_tf.algorithms import registry
-from safl_tf.core import seeds
+from safl_tf.core import executors, seeds
 from safl_tf.rules import aggregate, gate
 from safl_tf.util import choices, errors
 from tests import papers, tiny, tiny_rounds
@@ -19,7 +19,7 @@ from tests import papers, tiny, tiny_rounds
 SIZES = (20, 13, 31, 7)
 CLIENTS = tiny.clients(SIZES)
 EQUAL = tiny.clients((16,) * 4)
-EXECUTORS = pytest.mark.parametrize('executor', choices.EXECUTORS[1:])
+EXECUTORS = pytest.mark.parametrize('executor', executors.EXECUTORS)
 REDUCTIONS = pytest.mark.parametrize('reduction', ['mean', 'sum'])
 PAPER = pytest.mark.parametrize(
   'executor, reduction',

@@ -107,7 +107,8 @@ class Workers:
   def wait(self) -> None:
     """Waits for workers to say where they are, and logs it."""
     cluster, crew, _ = self.open()
-    known = len(crew.alive)
+    if crew.alive:
+      return  # a run of before has waited
     end = time.monotonic() + self._config.timeout
     while len(crew.alive) < crew.count:
       none = not crew.alive
@@ -116,8 +117,6 @@ class Workers:
         end = time.monotonic() + _GRACE_SECONDS
       if crew.alive and time.monotonic() > end:
         break
-    if len(crew.alive) == known:
-      return  # a run of before has logged it
     places = collections.Counter(
       (m.slot.node.host, m.slot.cpus, m.slot.gpus) for m in crew.alive
     )
