@@ -174,8 +174,6 @@ def compare_rounds(quick: bool, cycles: int) -> Rounds:
 
 def driver_table(quick: bool, cycles: int) -> tuple[list[list[str]], float]:
   """Measures the driver alone; returns the table and LeNet-5's default."""
-  import numpy as np
-
   import safl_tf
   from benchmarks import workloads
   from safl_tf.core.executors.ray import workers as workers_lib
@@ -202,7 +200,7 @@ def driver_table(quick: bool, cycles: int) -> tuple[list[list[str]], float]:
           )
         )
         costs = [trainer.next().driver / count for _ in range(cycles)]
-        milliseconds = 1000 * float(np.median(costs))
+        milliseconds = 1000 * statistics.median(costs)
         print(f'  {name}, {chunk}: {costs}', file=sys.stderr, flush=True)
         if name == 'lenet' and chunk is None:
           default = milliseconds

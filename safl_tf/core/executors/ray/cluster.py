@@ -235,9 +235,11 @@ def _local_options(config: config_lib.RayConfig) -> dict[str, Any]:
 def _own_signals() -> Iterator[None]:
   """Keeps the handler of SIGTERM, which Ray replaces."""
   handler = signal.getsignal(signal.SIGTERM)
-  yield
-  if threading.current_thread() is threading.main_thread():
-    signal.signal(signal.SIGTERM, handler)
+  try:
+    yield
+  finally:
+    if threading.current_thread() is threading.main_thread():
+      signal.signal(signal.SIGTERM, handler)
 
 
 @contextlib.contextmanager

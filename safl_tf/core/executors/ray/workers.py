@@ -109,14 +109,11 @@ class Workers:
     cluster, crew, _ = self.open()
     if crew.alive:
       return  # a run of before has waited
-    end = time.monotonic() + self._config.timeout
-    while len(crew.alive) < crew.count:
-      none = not crew.alive
+    end = math.inf  # without any worker, the crew raises an error in time
+    while len(crew.alive) < crew.count and time.monotonic() < end:
       crew.step()
-      if none and crew.alive:
-        end = time.monotonic() + _GRACE_SECONDS
-      if crew.alive and time.monotonic() > end:
-        break
+      if crew.alive:
+        end = min(end, time.monotonic() + _GRACE_SECONDS)
     places = collections.Counter(
       (m.slot.node.host, m.slot.cpus, m.slot.gpus) for m in crew.alive
     )
