@@ -24,6 +24,7 @@ from safl_tf.core.state import FederatedState as FederatedState
 from safl_tf.core.state import RoundMetrics as RoundMetrics
 from safl_tf.data import partition as partition
 from safl_tf.data.client_data import ClientData as ClientData
+from safl_tf.data.targets import class_numbers as class_numbers
 from safl_tf.models.fast.folded_conv import FoldedConvPool2D as FoldedConvPool2D
 from safl_tf.models.lenet5 import lenet5 as lenet5
 from safl_tf.models.light_vgg import light_vgg as light_vgg

@@ -14,7 +14,7 @@ import numpy as np
 
 from safl_tf.core import algorithm as algorithm_lib
 from safl_tf.core import seeds
-from safl_tf.data import arrays, client_data
+from safl_tf.data import arrays, client_data, targets
 from safl_tf.util import choices, errors, validation
 
 DATA = ('one_label', 'label_flip')  # the other attacks corrupt uploads
@@ -79,6 +79,7 @@ class Attack:
     """Returns the data with what malicious clients hold instead."""
     if self.corrupts_uploads:
       return clients
+    targets.refuse_without_classes('attack', self.kind, clients.y)
     malicious = self.choose(clients.num_clients).tolist()
     change = _one_label if self.kind == 'one_label' else _flipped
     return change(clients, malicious, self._generator)
@@ -120,9 +121,7 @@ def _one_label(
     pool = np.flatnonzero(clients.y == label)
     m = len(parts[k])
     parts[k] = rng.choice(pool, m, replace=m > len(pool))
-  return client_data.ClientData(
-    clients.x, clients.y, parts, clients.client_ids, clients.num_classes
-  )
+  return clients.replace(parts=parts)
 
 
 def _flipped(
@@ -142,10 +141,12 @@ def _flipped(
   def extended(leaf: Any) -> np.ndarray:
     return np.concatenate([leaf, leaf[rows]])
 
-  return client_data.ClientData(
-    arrays.map_leaves(extended, clients.x),
-    np.concatenate([clients.y, clients.num_classes - 1 - clients.y[rows]]),
-    parts,
-    clients.client_ids,
-    clients.num_classes,
+  C = clients.num_classes or 0  # `poison` refuses data without classes
+  flipped = C - 1 - clients.y[rows]
+  w = clients.sample_weight
+  return clients.replace(
+    x=arrays.map_leaves(extended, clients.x),
+    y=np.concatenate([clients.y, flipped]),
+    sample_weight=None if w is None else extended(w),
+    parts=parts,
   )

@@ -1,7 +1,8 @@
-"""Checks of user arrays: inputs, labels and index lists.
+"""Checks of user arrays: inputs and index lists.
 
 Inputs are one array, or a tuple or dict of arrays for models with several
-inputs. Error messages call an array 'x', 'x[0]' or "x['image']".
+inputs, of numbers or text. Error messages call an array 'x', 'x[0]' or
+"x['image']".
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,11 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from safl_tf.util import errors, validation
+from safl_tf.util import errors
 
 _BLOCK = 1 << 22  # elements checked for NaN at once
-_MAX_ROWS = np.iinfo(np.int32).max
-_MAX_CLASSES = 10**6
 
 
 def map_leaves(function: Callable[..., Any], x: Any, *more: Any) -> Any:
@@ -77,63 +76,68 @@ def is_unicode(text: str) -> bool:
   return text.isascii() or text == text.encode('utf-8', 'ignore').decode()
 
 
-def examples(x: Any, y: Any) -> tuple[Any, np.ndarray]:
-  """Checks inputs and labels, as `ClientData.from_arrays` takes them.
+def inputs(x: Any, rows: int) -> Any:
+  """Checks inputs, as `ClientData.from_arrays` takes them, for `rows` labels.
 
   Returns:
-    x, with a list turned into a tuple, and y as int32 [N]; not copied unless
-    the type of the labels changes.
+    x, with a list turned into a tuple, and text as UTF-8 in bytes of one
+    length; numbers are not copied.
   """
-  y = _labels(array('y', y))
   x = _structure(x)
   for name, leaf in named_leaves(x):
-    if leaf.dtype.kind not in 'biuf':
+    if leaf.dtype.kind not in 'biufS':
       raise errors.InputError(
-        name, f'array of {leaf.dtype}', 'must hold numbers'
+        name, f'array of {leaf.dtype}', 'must hold numbers or text'
       )
-    if leaf.dtype.itemsize > 8:
+    if leaf.dtype.kind != 'S' and leaf.dtype.itemsize > 8:
       raise errors.InputError(
         name, f'array of {leaf.dtype}', 'must be float64 or smaller'
       )
-    if leaf.ndim == 0 or len(leaf) != len(y):
+    if leaf.ndim == 0 or len(leaf) != rows:
       raise errors.InputError(
         name,
         f'array of shape {list(leaf.shape)}',
-        f'must have one row for each of the {len(y)} labels in y',
+        f'must have one row for each of the {rows} labels in y',
       )
     if leaf.size == 0:
       raise errors.InputError(
         name, f'array of shape {list(leaf.shape)}', 'must hold numbers'
       )
-    _check_finite(name, leaf)
-  return x, y
+    check_finite(name, leaf)
+  return x
 
 
-def num_classes(y: np.ndarray, given: int | None) -> int:
-  """Returns the given number of classes if the labels fit, or max(y) + 1."""
-  if given is None:
-    given = int(y.max()) + 1
-    if given > _MAX_CLASSES:
+def texts(name: str, values: np.ndarray) -> list[str]:
+  """Returns text, or bytes of UTF-8, of any shape as a flat list.
+
+  Refuses missing values (None, NaN) and other objects, naming the row.
+  """
+  row_size = max(values.size // max(len(values), 1), 1)
+  found = values.ravel().tolist()
+  for i, value in enumerate(found):
+    if isinstance(value, bytes):
+      try:
+        found[i] = value.decode()
+      except UnicodeDecodeError:
+        place = f'bytes in row {i // row_size}'
+        raise errors.InputError(name, place, 'must be UTF-8') from None
+    elif not isinstance(value, str):
+      if _is_missing(value):
+        place = f'a missing value in row {i // row_size}'
+        raise errors.InputError(name, place, 'must be there; drop or fill it')
       raise errors.InputError(
-        'y',
-        f'{given - 1} in row {int(np.argmax(y))}',
-        f'must be below {_MAX_CLASSES}; number the classes 0, 1, ...',
+        name, f'array of {values.dtype}', 'must hold numbers or text'
       )
-    return given
-  given = validation.integer('num_classes', given, low=1, high=_MAX_CLASSES)
-  if y.max() >= given:
-    row = int(np.argmax(y >= given))
-    raise errors.InputError(
-      'y', f'{y[row]} in row {row}', f'must be below num_classes={given}'
-    )
-  return given
+    elif not is_unicode(value):
+      place = f'{value!a} in row {i // row_size}'
+      raise errors.InputError(name, place, 'must be Unicode')
+  return found
 
 
 def check_alike(x: Any, first: Any) -> None:
   """Refuses inputs whose rows differ from `first` in type or shape."""
   row_types = lambda x: [
-    (name, f'{leaf.dtype} {list(leaf.shape[1:])}')
-    for name, leaf in named_leaves(x)
+    (name, describe_rows(leaf)) for name, leaf in named_leaves(x)
   ]
   if row_types(x) != row_types(first):
     here, there = (
@@ -143,6 +147,12 @@ def check_alike(x: Any, first: Any) -> None:
     raise errors.InputError(
       'x', f'rows of {here}', f"must be like the first client's: {there}"
     )
+
+
+def describe_rows(values: np.ndarray) -> str:
+  """Returns the type and the shape of a row, such as 'float32 [28, 28]'."""
+  kind = 'text' if values.dtype.kind == 'S' else values.dtype
+  return f'{kind} {list(values.shape[1:])}'
 
 
 def flatten(
@@ -198,43 +208,45 @@ def _structure(x: Any) -> Any:
 
 
 def _inputs(name: str, value: Any) -> np.ndarray:
-  """Converts a value to an array of native byte order."""
+  """Converts a value to numbers of native byte order, or bytes of UTF-8."""
   converted = array(name, value)
+  if converted.dtype.kind in 'USO' and converted.ndim:
+    if converted.dtype.kind != 'O' and not isinstance(value, np.ndarray):
+      converted = np.asarray(value, object)  # keeps NULs at the end
+    return _encode(name, converted)
   if converted.dtype.isnative:
     return converted
   return converted.astype(converted.dtype.newbyteorder('='))
 
 
-def _labels(y: np.ndarray) -> np.ndarray:
-  """Converts class numbers to int32 [N]."""
-  if y.size == 0:
-    raise errors.InputError('y', 'no labels', 'must hold at least one')
-  if y.ndim == 2 and y.shape[1] == 1:
-    y = y[:, 0]
-  if y.ndim != 1:
-    raise errors.InputError(
-      'y',
-      f'array of shape {list(y.shape)}',
-      'must hold one class number per row; if one-hot, pass y.argmax(axis=1)',
-    )
-  if len(y) > _MAX_ROWS:
-    raise errors.InputError(
-      'y', f'{len(y)} labels', f'must be at most {_MAX_ROWS}'
-    )
-  if y.dtype.kind not in 'iu':
-    raise errors.InputError(
-      'y', f'array of {y.dtype}', 'must hold whole numbers: 0, 1, ...'
-    )
-  invalid = (y < 0) | (y > np.iinfo(np.int32).max - 1)
-  if invalid.any():
-    row = int(np.argmax(invalid))
-    raise errors.InputError(
-      'y', f'{y[row]} in row {row}', 'must be a class number: 0, 1, ...'
-    )
-  return y.astype(np.int32, copy=False)
+def _encode(name: str, values: np.ndarray) -> np.ndarray:
+  """Returns text as UTF-8, in bytes of the length of the longest one."""
+  from safl_tf.util import bounded_io
+
+  encoded = [text.encode() for text in texts(name, values)]
+  width = max(map(len, encoded), default=0)
+  reason = bounded_io.shortage(width * len(encoded))
+  if reason is not None:
+    raise errors.InputError(name, f'text of up to {width} bytes', reason)
+  for i, text in enumerate(encoded):
+    if text.endswith(b'\0'):
+      row = i * len(values) // len(encoded)
+      place = f'{text.decode()!a} in row {row}'
+      raise errors.InputError(name, place, 'must not end with NUL')
+  return np.array(encoded, bytes).reshape(values.shape)
 
 
-def _check_finite(name: str, x: np.ndarray) -> None:
+def _is_missing(value: Any) -> bool:
+  """Returns whether a value is None, NaN, or pandas' NA or NaT."""
+  if value is None or type(value).__name__ == 'NAType':
+    return True
+  try:
+    return bool(value != value)
+  except (TypeError, ValueError):
+    return False
+
+
+def check_finite(name: str, x: np.ndarray) -> None:
   """Refuses NaN and infinity, a block of rows at a time."""
   if x.dtype.kind != 'f':
     return

@@ -10,11 +10,10 @@ from safl_tf.data import arrays
 from safl_tf.util import errors, validation
 
 # partition(y, num_classes) returns one int32 array of row numbers per client,
-# for labels y, int [N], in 0..num_classes-1. A partition that names its clients
-# has the attribute `client_ids`.
-Partition = Callable[[np.ndarray, int], list[np.ndarray]]
-
-_INFINITE = -1  # tf.data.INFINITE_CARDINALITY
+# for class numbers y, int [N], in 0..num_classes-1, or for other targets y with
+# num_classes=None. A partition that names its clients has the attribute
+# `client_ids`.
+Partition = Callable[[np.ndarray, int | None], list[np.ndarray]]
 
 
 class ClientData:
@@ -26,9 +25,13 @@ class ClientData:
 
   Attributes:
     x: inputs [N, ...]: an array, or a tuple or dict of arrays for models with
-      several inputs.
-    y: labels, int32 [N].
-    num_classes: labels are in 0..num_classes-1.
+      several inputs. Text is held as UTF-8 in bytes of one length.
+    y: targets: class numbers, int32 [N]; float32 [N] or [N, ...]; or
+      int32 [N, ...] for several labels or tokens per example.
+    num_classes: class numbers are in 0..num_classes-1; None for other targets.
+    sample_weight: weights of the examples, float32 [N], or of their tokens
+      [N, T]; None means equal weights.
+    class_names: the names of the classes, if known; otherwise None.
   """
 
   def __init__(
@@ -37,11 +40,15 @@ class ClientData:
     y: np.ndarray,
     parts: Sequence[Any],
     client_ids: Iterable[Any] | None,
-    num_classes: int,
+    num_classes: int | None,
+    sample_weight: np.ndarray | None = None,
+    class_names: list[str] | None = None,
   ):
     self.x = x
     self.y = y
     self.num_classes = num_classes
+    self.sample_weight = sample_weight
+    self.class_names = class_names
     names = range(len(parts)) if client_ids is None else client_ids
     takes = 'a list of names or None'
     validation.instance('client_ids', names, Iterable, takes)
@@ -60,30 +67,46 @@ class ClientData:
     partition: Partition | Sequence[Any],
     client_ids: Iterable[Any] | None = None,
     num_classes: int | None = None,
+    sample_weight: Any = None,
+    class_names: Iterable[Any] | None = None,
   ) -> 'ClientData':
     """Partitions one data set over clients.
 
     Args:
-      x: array [N, ...], or a tuple, list or dict of such arrays (a list becomes
-        a tuple). Not copied.
-      y: class numbers, integers [N] or [N, 1].
+      x: array [N, ...] of numbers or text, or a tuple, list or dict of such
+        arrays (a list becomes a tuple). Numbers are not copied.
+      y: the targets:
+        whole numbers [N] or [N, 1]: class numbers 0, 1, ...;
+        text or a pandas categorical [N]: classes, numbered in sorted order or
+        in that of the categories, see `class_numbers`;
+        floats [N], [N, 1] or [N, ...]: numbers to predict, even if whole;
+        whole numbers or booleans [N, ...]: several labels, or tokens.
       partition: a function from `safl_tf.data.partition`, or any
         `partition(y, num_classes) -> one index array per client`, or the index
         lists themselves.
       client_ids: one name per client; None means those of the partition, or
         '0', '1', ...
-      num_classes: max(y) + 1 when None.
+      num_classes: max(y) + 1 when None, or the number of class names.
+      sample_weight: the weight of each example [N], or of each token [N, T];
+        numbers that are not negative.
+      class_names: the names of classes 0, 1, ...
     """
-    x, y = arrays.examples(x, y)
-    num_classes = arrays.num_classes(y, num_classes)
-    parts = partition(y, num_classes) if callable(partition) else partition
+    from safl_tf.data import examples, targets
+
+    found = examples.check(x, y, sample_weight, class_names)
+    names = found.class_names
+    num_classes = targets.num_classes(found.y, num_classes, names)
+    parts = (
+      partition(found.y, num_classes) if callable(partition) else partition
+    )
     if not isinstance(parts, Sized):
       raise errors.InputError(
         'partition', parts, 'must be a function or a list of index lists'
       )
     if client_ids is None:
       client_ids = getattr(partition, 'client_ids', None)
-    return cls(x, y, parts, client_ids, num_classes)
+    weights = found.sample_weight
+    return cls(found.x, found.y, parts, client_ids, num_classes, weights, names)
 
   @classmethod
   def from_tfds(
@@ -110,49 +133,68 @@ class ClientData:
     kinds = (str, os.PathLike)
     validation.instance('data_dir', data_dir, kinds, takes, optional=True)
     x, y, class_names = tfds.load_split(name, split, data_dir)
-    return cls.from_arrays(x, y, partition, num_classes=len(class_names))
+    return cls.from_arrays(x, y, partition, class_names=class_names)
 
   @classmethod
   def from_clients(
-    cls, clients: Mapping[Any, Any], num_classes: int | None = None
+    cls,
+    clients: Mapping[Any, Any],
+    num_classes: int | None = None,
+    class_names: Iterable[Any] | None = None,
   ) -> 'ClientData':
     """Joins one data set per client, in the order of the mapping.
 
     Args:
-      clients: client name -> `(x, y)` arrays as in `from_arrays`, or an
-        unbatched `tf.data.Dataset` of `(x, y)` pairs with a scalar y, which is
-        read once, here.
-      num_classes: largest label + 1 when None.
+      clients: client name -> `(x, y)` or `(x, y, sample_weight)` as in
+        `from_arrays`, or a finite `tf.data.Dataset` of such, which is read
+        once, here. It may be batched if the length of a batch is unknown to it,
+        as without `drop_remainder`.
+      num_classes: as in `from_arrays`.
+      class_names: as in `from_arrays`.
     """
+    from safl_tf.data import examples, targets
+
     if not isinstance(clients, Mapping):
       raise errors.InputError(
         'clients', type(clients).__name__, "must map clients' names to data"
       )
-    xs: list[Any] = []
-    ys: list[np.ndarray] = []
-    for name, examples in clients.items():
+    if class_names is not None:
+      class_names = targets.check_names(class_names)
+    parts: list[examples.Examples] = []
+    for name, value in clients.items():
       try:
-        x, y = arrays.examples(*_read(examples))
-        arrays.check_alike(x, xs[0] if xs else x)
-        arrays.num_classes(y, num_classes)
+        part = examples.read(value, class_names)
+        if parts:
+          examples.check_like_first(part, parts[0])
+        targets.num_classes(part.y, num_classes, part.class_names)
       except errors.InputError as error:
-        place = f'clients[{name!r}]: {error.argument}'
-        raise errors.InputError(place, error.value, error.hint) from None
-      xs.append(x)
-      ys.append(y)
-    if not ys:
+        place = f'clients[{name!r}]'
+        raise examples.within(place, error) from None
+      parts.append(part)
+    if not parts:
       raise errors.InputError('clients', 'none', 'must hold a client')
-    x = arrays.map_leaves(lambda *leaves: np.concatenate(leaves), *xs)
-    y = np.concatenate(ys)
-    ends = np.cumsum([len(y_k) for y_k in ys])
-    parts = np.split(np.arange(len(y), dtype=np.int32), ends[:-1])
-    return cls(x, y, parts, clients, arrays.num_classes(y, num_classes))
+    x, y, weights, names = examples.join(parts)
+    ends = np.cumsum([len(part.y) for part in parts])
+    rows = np.split(np.arange(len(y), dtype=np.int32), ends[:-1])
+    num_classes = targets.num_classes(y, num_classes, names)
+    return cls(x, y, rows, clients, num_classes, weights, names)
+
+  def replace(self, **changes: Any) -> 'ClientData':
+    """Returns a copy with other values for arguments of the constructor."""
+    values: dict[str, Any] = {
+      'x': self.x,
+      'y': self.y,
+      'parts': np.split(self._flat, self._offsets[1:-1]),
+      'client_ids': self._ids,
+      'num_classes': self.num_classes,
+      'sample_weight': self.sample_weight,
+      'class_names': self.class_names,
+    }
+    return ClientData(**{**values, **changes})
 
   def pooled(self) -> 'ClientData':
     """Returns one client that holds the examples of all, each once."""
-    return ClientData(
-      self.x, self.y, [np.unique(self._flat)], ['all'], self.num_classes
-    )
+    return self.replace(parts=[np.unique(self._flat)], client_ids=['all'])
 
   @property
   def client_ids(self) -> list[str]:
@@ -189,22 +231,30 @@ class ClientData:
     return len(self.indices(self._position(client_id)))
 
   def create_tf_dataset_for_client(self, client_id: str) -> Any:
-    """Returns an unbatched `tf.data.Dataset` of a client's (x, y) pairs."""
+    """Returns an unbatched `tf.data.Dataset` of a client's (x, y) pairs.
+
+    With sample weights, it is one of (x, y, sample_weight).
+    """
     import tensorflow as tf
 
     rows = self.indices(self._position(client_id))
     x = arrays.map_leaves(lambda leaf: leaf[rows], self.x)
-    return tf.data.Dataset.from_tensor_slices((x, self.y[rows]))
+    w = () if self.sample_weight is None else (self.sample_weight[rows],)
+    return tf.data.Dataset.from_tensor_slices((x, self.y[rows], *w))
 
   def label_counts(self, clients: Sequence[int] | None = None) -> np.ndarray:
-    """Counts the examples of each label: int64 [clients, num_classes]."""
+    """Counts the examples of each label: int64 [clients, num_classes].
+
+    Refuses targets that are not class numbers.
+    """
+    from safl_tf.data import targets
+
+    targets.refuse_without_classes('label_counts', 'called', self.y)
+    C = self.num_classes or 0
     ids = range(self.num_clients) if clients is None else clients
     validation.instance('clients', ids, Iterable, 'a list of clients or None')
-    counts = [
-      np.bincount(self.y[self.indices(k)], minlength=self.num_classes)
-      for k in ids
-    ]
-    return np.array(counts, np.int64).reshape(-1, self.num_classes)
+    counts = [np.bincount(self.y[self.indices(k)], minlength=C) for k in ids]
+    return np.array(counts, np.int64).reshape(-1, C)
 
   def _check_ids(self, num_clients: int) -> None:
     """Refuses missing or repeated names."""
@@ -237,42 +287,11 @@ class ClientData:
     return self.num_clients
 
   def __repr__(self) -> str:
+    from safl_tf.data import targets
+
+    C = self.num_classes
+    kind = targets.describe(self.y) if C is None else f'{C} classes'
     return (
       f'ClientData({self.num_clients} clients, {self.total_examples} examples '
-      f'of {len(self.y)}, {self.num_classes} classes)'
+      f'of {len(self.y)}, {kind})'
     )
-
-
-def _read(examples: Any) -> tuple[Any, Any]:
-  """Returns (x, y), stacked from a `tf.data.Dataset` if it is one."""
-  if not hasattr(examples, 'as_numpy_iterator'):
-    if not isinstance(examples, tuple | list) or len(examples) != 2:
-      raise errors.InputError(
-        'value', type(examples).__name__, 'must be (x, y) or a tf.data.Dataset'
-      )
-    return examples[0], examples[1]
-  spec = examples.element_spec
-  if not isinstance(spec, tuple) or len(spec) != 2:
-    raise errors.InputError('data set', spec, 'must yield (x, y) pairs')
-  shape = getattr(spec[1], 'shape', None)
-  if shape is None or tuple(shape) not in ((), (1,)):
-    raise errors.InputError(
-      'data set',
-      f'y of shape {shape}',
-      'must yield single examples with class numbers; unbatch() it first',
-    )
-  if int(examples.cardinality()) == _INFINITE:
-    raise errors.InputError(
-      'data set', 'infinite', 'must be finite; leave out repeat()'
-    )
-  try:
-    pairs = list(examples.as_numpy_iterator())
-  except Exception as error:  # a user function may raise anything
-    raise errors.InputError(
-      'data set', 'given', f'cannot be read ({errors.reason(error)})'
-    ) from error
-  if not pairs:
-    raise errors.InputError('data set', 'no examples', 'must yield some')
-  xs, ys = zip(*pairs, strict=True)
-  stack = lambda *rows: arrays.array('x', rows)
-  return arrays.map_leaves(stack, *xs), np.stack(ys)

@@ -59,9 +59,11 @@ def _of_data(
     *map(digests.of_array, (clients.rows, clients.sizes)),
     *map(repr, clients.client_ids),
   ]
+  w = clients.sample_weight
   return {
     **of_inputs(clients.x, test_data),
     'labels': digests.of_array(clients.y),
+    'sample_weight': None if w is None else digests.of_array(w),
     'num_classes': clients.num_classes,
     'num_clients': clients.num_clients,
     'partition': digests.of_text('\n'.join(partition)),

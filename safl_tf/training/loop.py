@@ -18,7 +18,7 @@ from safl_tf.algorithms import safl
 from safl_tf.core import algorithm as algorithm_lib
 from safl_tf.core import client_config, flat_model
 from safl_tf.core import process as process_lib
-from safl_tf.data import arrays, client_data
+from safl_tf.data import client_data, examples
 from safl_tf.training import evaluation, identity, metrics_log, run_directory
 from safl_tf.util import errors, validation
 
@@ -85,7 +85,7 @@ def train(
   clients: client_data.ClientData,
   algorithm: algorithm_lib.Algorithm | None = None,
   *,
-  test_data: tuple[Any, Any] | None = None,
+  test_data: Any = None,
   rounds: int = 30,
   seed: int = 0,
   config: client_config.LocalConfig | None = None,
@@ -110,7 +110,8 @@ def train(
     model: a function that returns a new Keras classification model, or a model.
     clients: the clients' data.
     algorithm: the algorithm; SAFL by default.
-    test_data: (x, y) to evaluate the global model on.
+    test_data: (x, y) to evaluate the global model on, or a finite
+      `tf.data.Dataset` of such, as in `ClientData.from_clients`.
     rounds: number of rounds T.
     seed: seed of all random numbers; the same seed gives the same bits.
     config: the clients' training settings; the paper's by default.
@@ -138,7 +139,7 @@ def train(
     The model, the history and the final state.
   """
   schedule = Schedule(rounds, eval_every, checkpoint_every, stop_at_accuracy)
-  _check_types(test_data, output_dir, progress)
+  _check_types(output_dir, progress)
   validation.integer('seed', seed, low=0)
   validation.integer('keep_checkpoints', keep_checkpoints, low=1)
   if output_dir is None:
@@ -175,7 +176,7 @@ def run(
   process: process_lib.FederatedProcess,
   schedule: Schedule,
   seed: int = 0,
-  test_data: tuple[Any, Any] | None = None,
+  test_data: Any = None,
   directory: run_directory.RunDirectory | None = None,
   metadata: Mapping[str, Any] | None = None,
   progress: bool | None = None,
@@ -193,15 +194,20 @@ def run(
       'FedMA matches',
     )
   if test_data is not None:
-    test_data = _check_test_data(test_data, process.clients.num_classes)
+    found = examples.read_test(test_data, process.clients)
+    if found.sample_weight is not None:
+      hint = 'must be omitted: tests weigh all examples equally'
+      raise errors.InputError('test_data: sample_weight', 'given', hint)
+    test_data = found.x, found.y
   evaluate = evaluation.build_evaluate(process, test_data)
   state = process.initialize(seed)
   history: list[Row] = []
   with contextlib.ExitStack() as stack:
     if directory is not None:
       if metadata is None:
-        classes = range(process.clients.num_classes)
-        metadata = {'class_names': [str(c) for c in classes]}
+        names = process.clients.class_names
+        classes = range(process.clients.num_classes or 0)
+        metadata = {'class_names': names or [str(c) for c in classes]}
       definition = identity.of_run(
         process, state, test_data, schedule.eval_every, metadata
       )
@@ -234,13 +240,9 @@ def run(
   return Result(process.get_model(state), history, state, process)
 
 
-def _check_types(test_data: Any, output_dir: Any, progress: Any) -> None:
+def _check_types(output_dir: Any, progress: Any) -> None:
   """Says what the arguments of `train` take that only the loop reads."""
   check = validation.instance
-  check('test_data', test_data, (tuple, list), '(x, y) or None', optional=True)
-  if test_data is not None and len(test_data) != 2:
-    hint = 'must be (x, y) or None'
-    raise errors.InputError('test_data', f'{len(test_data)} values', hint)
   takes = 'the path of a folder or None'
   check('output_dir', output_dir, (str, os.PathLike), takes, optional=True)
   check('progress', progress, bool, 'True, False or None', optional=True)
@@ -264,19 +266,6 @@ def _refuse(name: str, value: Any, default: Any, needed: str) -> None:
   """Refuses an argument that has no effect without another one."""
   if value != default:
     raise errors.InputError(name, value, f'has no effect without {needed}')
-
-
-def _check_test_data(
-  test_data: tuple[Any, Any], num_classes: int
-) -> tuple[Any, np.ndarray]:
-  """Returns the inputs and labels to test on, checked as those of clients."""
-  try:
-    x, y = arrays.examples(*test_data)
-    arrays.num_classes(y, num_classes)
-  except errors.InputError as error:
-    place = f'test_data: {error.argument}'
-    raise errors.InputError(place, error.value, error.hint) from None
-  return x, y
 
 
 def _row(

@@ -91,16 +91,26 @@ REFUSED = {
   'set': ({'y': {0, 1}}, 'y=set: must be an array'),
   'nothing': ({'x': None}, 'x=NoneType: must be an array'),
   'function': ({'x': len}, 'x=builtin_function_or_method: must be an array'),
-  'text': ({'x': 'data.csv'}, 'x=array of <U8: must hold numbers'),
-  'frame of text': (
-    {'x': pd.DataFrame({'a': list('abcdef')})},
-    'x=array of object: must hold numbers',
+  'a text': ({'x': 'data.csv'}, 'x=array of <U8: must hold numbers or text'),
+  'text that ends with NUL': (
+    {'x': ['a\0', *'bcdef']},
+    "x='a\\x00' in row 0: must not end with NUL",
   ),
+  'text that is no Unicode': ({'x': [*'abcde', '\ud800']}, "x='\\ud800' in r"),
+  'bytes that are no text': ({'x': [b'a'] * 5 + [b'\xff']}, 'x=bytes in row 5'),
   'missing value': (
     {'x': pd.DataFrame(X).where(X != 3)},
     'x=NaN or infinity i',
   ),
-  'missing label': ({'y': pd.array([0, 1, 2, 0, 1, None], 'Int64')}, 'y='),
+  'missing label': (
+    {'y': pd.array([0, 1, 2, 0, 1, None], 'Int64')},
+    'y=IntegerArray: must have no masked values',
+  ),
+  'missing name': ({'y': [*'abcab', None]}, 'y=a missing value in row 5: '),
+  'missing category': (
+    {'y': pd.Categorical([*'abcab', None])},
+    'y=a missing value in row 5: ',
+  ),
   'dates': ({'x': X.astype('M8[s]')}, 'x=array of datetime64[s]: must hold'),
   'durations': ({'x': X.astype('m8[s]')}, 'x=array of timedelta64[s]: must'),
   'complex': ({'x': X + 1j}, 'x=array of complex64: must hold numbers'),
@@ -115,8 +125,39 @@ REFUSED = {
     'x=rows of different shapes: must be an',
   ),
   'no examples': ({'x': X[:0], 'y': Y[:0]}, 'y=no labels: must hold at least'),
-  'float labels': ({'y': Y * 1.0}, 'y=array of float64: must hold whole numb'),
-  'boolean labels': ({'y': Y > 0}, 'y=array of bool: must hold whole numbers'),
+  'infinite targets': ({'y': Y + 1e39}, 'y=NaN or infinity in row 0: '),
+  'long targets': ({'y': Y.astype('g')}, 'y=array of float128: must hold '),
+  'tokens of 64 bits': (
+    {'y': np.stack([Y, Y + 2**40], 1)},
+    f'y={2**40} in row 0: must be a number of 32 bits',
+  ),
+  'names of targets': (
+    {'y': Y / 2, 'class_names': 'abc'},
+    "class_names='abc': must be a list of names",
+  ),
+  'names twice': ({'class_names': ['a', 'b', 'a']}, 'class_names=a: must be '),
+  'few names': ({'class_names': ['a', 'b']}, 'y=2 in row 2: must be below'),
+  'other number of names': (
+    {'class_names': list('abc'), 'num_classes': 4},
+    'num_classes=4: must be 3 or omitted',
+  ),
+  'unknown name': (
+    {'y': list('abcabd'), 'class_names': list('abc')},
+    "y='d' in row 5: must be one of the classes a, b, c",
+  ),
+  'weights of others': (
+    {'sample_weight': [1, 2]},
+    'sample_weight=array of shape [2]: must have the shape [6]',
+  ),
+  'negative weight': (
+    {'sample_weight': Y - 1},
+    'sample_weight=a negative weight in row 0: ',
+  ),
+  'no weight': ({'sample_weight': Y * 0}, 'sample_weight=zeros: must hold'),
+  'weight of NaN': (
+    {'sample_weight': Y * np.nan},
+    'sample_weight=NaN or infinity in row 0: ',
+  ),
   'negative label': ({'y': Y - 1}, 'y=-1 in row 0: must be a class number'),
   'huge gap': (
     {'y': [0, 1, 10**9, 0, 1, 2]},
@@ -164,7 +205,8 @@ def test_refused_arrays(changes, message):
     ((X.astype('>f8'), Y), 'x=rows of float64 [2]'),
     (X, 'value=ndarray'),
     (None, 'value=NoneType'),
-    ((X, Y, Y), 'value=tuple'),
+    ((X, Y, Y, Y), 'value=tuple'),
+    ((X, Y, Y), 'sample_weight=with weights'),
     ('ab', 'value=str'),
   ],
 )

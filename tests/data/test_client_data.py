@@ -133,17 +133,20 @@ BAD_ARRAYS = {
   'no inputs': ({'x': ()}, r'x=array of shape \[0\]: '),
   'ragged': ({'x': [[1], [1, 2]] * 3}, 'x=rows of different shapes: '),
   'object': ({'x': X.astype(object)}, 'x=array of object: must hold numbers'),
-  'strings': ({'x': np.full(6, 'a')}, 'x=array of <U1: must hold numbers'),
+  'text and none': (
+    {'x': np.array(['a', None] * 3, object)},
+    'x=a missing value in row 1: ',
+  ),
   'nan': ({'x': with_value(X, (4, 1), np.nan)}, 'x=NaN or infinity in row 4: '),
   'infinity': (
     {'x': (X, with_value(X, 2, -np.inf))},
     r'x\[1\]=NaN or infinity in row 2: ',
   ),
-  'float labels': ({'y': Y * 1.0}, 'y=array of float64: .* whole numbers'),
-  'text labels': ({'y': list('abcabc')}, 'y=array of <U1: .* whole numbers'),
-  'one-hot': (
-    {'y': np.eye(3)[Y]},
-    r'y=array of shape \[6, 3\]: .* one-hot, pass y.argmax\(axis=1\)',
+  'complex labels': ({'y': Y * 1j}, 'y=array of complex128: .* class numbers'),
+  'no target': ({'y': with_value(Y / 2, 1, np.nan)}, 'y=NaN or inf.* row 1: '),
+  'classes of targets': (
+    {'y': Y / 2, 'num_classes': 3},
+    r'num_classes=3: y holds float32 \[N\], not class numbers; leave it out$',
   ),
   'negative': ({'y': with_value(Y, 3, -1)}, 'y=-1 in row 3: '),
   'huge': ({'y': with_value(Y, 1, 2**40)}, f'y={2**40} in row 1: '),
@@ -231,17 +234,25 @@ BAD_CLIENTS = {
     ((X, X), Y),
     r'x=rows of float32 \[2, 2\], float32 \[2, 2\]: ',
   ),
-  'batched': (
-    lambda: slices(X, Y).batch(2),
-    r'data set=y of shape \(None,\): must yield single .*unbatch',
+  'known batch': (
+    lambda: slices(X, Y).batch(2, drop_remainder=True),
+    r'x=rows of float32 \[2, 2, 2\]: ',
   ),
   'one-hot': (
     lambda: slices(X, np.eye(3)[Y]),
-    r'data set=y of shape \(3,\): .*class numbers',
+    r"y=rows of float32 \[3\]: must be like the first client's: int32 \[\]$",
+  ),
+  'names': (
+    (X, list('abcabc')),
+    "y=with names: must be like the first client's, without names$",
+  ),
+  'weights': (
+    lambda: slices(X, Y, Y),
+    'sample_weight=with weights: .*, without weights$',
   ),
   'label dict': (
     lambda: slices(X, {'label': Y}),
-    'data set=y of shape None: must yield single examples with class numbers',
+    r"data set=y of \{'label': .* must yield one dense array$",
   ),
   'no pairs': (
     lambda: tf.data.Dataset.from_tensor_slices(X),

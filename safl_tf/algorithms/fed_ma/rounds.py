@@ -75,6 +75,10 @@ class MatchedRounds:
     self._grows = self._match.matching == 'bbp'
     self._trainer = trainer
     self._clients = trainer.clients
+    if self._clients.num_classes is None:
+      hint = 'needs class numbers, to weigh the rows of the last layer by label'
+      raise errors.InputError('algorithm', 'fed_ma', hint)
+    self._num_classes = self._clients.num_classes
     self._chain = layer_chain.find(trainer.model.template)
     self._item = np.dtype(trainer.model.dtype).itemsize
     self._resized = functools.lru_cache(_MAX_SHAPES)(self._new_trainer)
@@ -175,7 +179,7 @@ class MatchedRounds:
 
     trained = self._trainer.train(state.seed, t, ids, arrays)
     new = self._aggregated(state, trained)
-    up = self._chain.size * self._item + self._clients.num_classes * _INT
+    up = self._chain.size * self._item + self._num_classes * _INT
     down = 0
     if state.z_bar is not None:
       down = state.z_bar.nbytes + sum(self._chain.hidden) * _INT
@@ -266,7 +270,7 @@ class MatchedRounds:
   def _up(self, chain: layer_chain.Chain, i: int) -> int:
     """Returns the bytes a client uploads for layer i."""
     last = i == len(chain.links) - 1
-    counts = self._clients.num_classes * _INT if last else 0
+    counts = self._num_classes * _INT if last else 0
     return chain.layer_size(i) * self._item + counts
 
   def _down(

@@ -11,7 +11,7 @@ import hashlib
 import os
 from collections.abc import Iterator
 
-from safl_tf.data import arrays, dataset
+from safl_tf.data import dataset, examples
 from safl_tf.data.files import csv, image_folder, npz, spec, tabular
 from safl_tf.util import bounded_io, errors
 
@@ -47,7 +47,7 @@ def load(name: str, options: spec.Options) -> dataset.Dataset:
     xs = tabular.inputs([t.x for t in tables.values()], options.image_size)
     for part, x, y in zip(tables, xs, ys, strict=True):
       try:
-        arrays.examples(x, y)
+        examples.check(x, y)
       except errors.InputError as error:
         raise tabular.DataError(
           f'{part} has {error.value}; {error.hint}'

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 from safl_tf.core import seeds
-from safl_tf.data import client_data
+from safl_tf.data import client_data, targets
 from safl_tf.util import bounded_io, errors, validation
 
 Partition = client_data.Partition
@@ -69,6 +69,13 @@ def check_not_empty(y: np.ndarray) -> None:
     raise errors.InputError('y', 'no labels', 'must hold at least one label')
 
 
+def check_classes(name: str, y: np.ndarray) -> None:
+  """Refuses targets without classes for the partition of this name."""
+  check_not_empty(y)
+  hint = '; use iid, quantity, client or index lists'
+  targets.refuse_without_classes('partition', name, y, hint)
+
+
 class LabelIndex:
   """The examples of each label.
 
@@ -78,7 +85,6 @@ class LabelIndex:
   """
 
   def __init__(self, y: np.ndarray):
-    check_not_empty(y)
     self.counts = np.bincount(y)
     self.present = np.flatnonzero(self.counts)
     # The examples of label c are by_label[starts[c] : starts[c] + counts[c]].

@@ -24,7 +24,7 @@ def iid(
   """
   sampler = base.Sampler(num_clients, mean_examples, variance_examples, seed)
 
-  def partition(y: np.ndarray, num_classes: int) -> list[np.ndarray]:
+  def partition(y: np.ndarray, num_classes: int | None) -> list[np.ndarray]:
     del num_classes
     base.check_not_empty(y)
     total = len(y)
@@ -67,9 +67,9 @@ def shards(
     raise errors.InputError('shards_per_client', each, hint)
   seed = validation.limited('seed', seed)
 
-  def partition(y: np.ndarray, num_classes: int) -> list[np.ndarray]:
+  def partition(y: np.ndarray, num_classes: int | None) -> list[np.ndarray]:
     del num_classes
-    base.check_not_empty(y)
+    base.check_classes('shards', y)
     rng = seeds.generator(seed, seeds.Role.PARTITION)
     shuffled = rng.permutation(len(y))
     rows = shuffled[np.argsort(y[shuffled], kind='stable')]
@@ -106,7 +106,7 @@ def quantity(
   sigma = validation.limited('sigma', sigma, 'quantity_sigma')
   seed = validation.limited('seed', seed)
 
-  def partition(y: np.ndarray, num_classes: int) -> list[np.ndarray]:
+  def partition(y: np.ndarray, num_classes: int | None) -> list[np.ndarray]:
     del num_classes
     base.check_not_empty(y)
     rng = seeds.generator(seed, seeds.Role.PARTITION)

@@ -87,8 +87,9 @@ def dirichlet(
   sampler = base.Sampler(num_clients, mean_examples, variance_examples, seed)
   alpha = validation.limited('alpha', alpha, 'dirichlet_alpha')
 
-  def partition(y: np.ndarray, num_classes: int) -> list[np.ndarray]:
+  def partition(y: np.ndarray, num_classes: int | None) -> list[np.ndarray]:
     del num_classes
+    base.check_classes('dirichlet', y)
     index = base.LabelIndex(y)
     counts = index.counts[index.present]
     concentration = alpha * len(counts) * counts / len(y)
@@ -113,10 +114,11 @@ def _few_labels(
 ) -> base.Partition:
   """Gives the first `num_unbiased` clients c_k labels, the others one."""
 
-  def partition(y: np.ndarray, num_classes: int) -> list[np.ndarray]:
+  def partition(y: np.ndarray, num_classes: int | None) -> list[np.ndarray]:
+    base.check_classes('labels' if min_labels == 1 else 'biased', y)
     index = base.LabelIndex(y)
     validation.integer(
-      'max_labels', max_labels, low=min_labels, high=num_classes
+      'max_labels', max_labels, low=min_labels, high=num_classes or 0
     )
     single = index.present
     if biased_label is not None:

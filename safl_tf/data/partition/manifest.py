@@ -17,7 +17,9 @@ A manifest is JSON with one client per line:
 
 `labels_sha256`, of all labels as little-endian 32-bit integers, identifies the
 data set. `partition`, the settings, is only informative. Other keys and keys
-that appear twice are refused.
+that appear twice are refused. For targets that are not class numbers,
+`num_classes` is null, `label_counts` are empty and `labels_sha256` is that of
+the type and shape in text, such as "<f4 (60000, 2)", and of the numbers.
 """
 
 import collections
@@ -30,6 +32,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from safl_tf.data import targets
 from safl_tf.util import bounded_io, errors, validation
 
 if TYPE_CHECKING:
@@ -39,11 +42,11 @@ FORMAT = 'safl_tf partition 1'
 
 _MAX = 2**31 - 1  # examples and classes
 _MEMORY = 8  # bytes of memory for a byte of the file
-_TYPES = {
+_TYPES: dict[str, Any] = {
   'format': str,
   'dataset': str,
   'partition': dict,
-  'num_classes': int,
+  'num_classes': (int, type(None)),
   'num_examples': int,
   'labels_sha256': str,
   'clients': list,
@@ -52,6 +55,7 @@ _CLIENT_TYPES = {'id': str, 'indices': list, 'label_counts': dict}
 _TYPE_NAMES = {
   str: 'text',
   int: 'a whole number',
+  (int, type(None)): 'a whole number or null',
   list: 'a list',
   dict: 'an object',
 }
@@ -73,14 +77,16 @@ class Manifest:
   sha256: str
   dataset: str
   settings: Mapping[str, Any]
-  num_classes: int
+  num_classes: int | None
   num_examples: int
   labels_sha256: str
   client_ids: list[str] = dataclasses.field(repr=False)
   parts: list[np.ndarray] = dataclasses.field(repr=False)
   label_counts: list[dict[str, int]] = dataclasses.field(repr=False)
 
-  def __call__(self, y: np.ndarray, num_classes: int) -> list[np.ndarray]:
+  def __call__(
+    self, y: np.ndarray, num_classes: int | None
+  ) -> list[np.ndarray]:
     """Returns the parts; refuses labels of other data."""
     if (len(y), num_classes) != (self.num_examples, self.num_classes):
       raise _error(
@@ -121,7 +127,8 @@ def from_manifest(path: str | os.PathLike[str]) -> Manifest:
   try:
     _check_types(content, _TYPES)
     for key in ('num_classes', 'num_examples'):
-      validation.integer(key, content[key], low=1, high=_MAX)
+      if content[key] is not None:
+        validation.integer(key, content[key], low=1, high=_MAX)
     if not content['clients']:
       raise ValueError('clients must hold at least one')
     for k, client in enumerate(content['clients']):
@@ -188,11 +195,17 @@ def to_manifest(
 
 def labels_sha256(y: np.ndarray) -> str:
   """Returns the SHA-256 of labels in the order of the data."""
-  return hashlib.sha256(y.astype('<i4').tobytes()).hexdigest()
+  if targets.is_classes(y):
+    return hashlib.sha256(y.astype('<i4').tobytes()).hexdigest()
+  little = y.astype(y.dtype.newbyteorder('<'))
+  header = f'{little.dtype.str} {little.shape}'.encode()
+  return hashlib.sha256(header + little.tobytes()).hexdigest()
 
 
 def _label_counts(labels: np.ndarray) -> dict[str, int]:
   """Returns the number of examples of each label, sorted by label."""
+  if not targets.is_classes(labels):
+    return {}
   counts = collections.Counter(labels.tolist())
   return {str(label): counts[label] for label in sorted(counts)}
 
@@ -210,14 +223,15 @@ def _refuse_constant(name: str) -> NoReturn:
   raise ValueError(f'{name} is not a JSON number')
 
 
-def _check_types(value: Any, types: Mapping[str, type]) -> None:
+def _check_types(value: Any, types: Mapping[str, Any]) -> None:
   """Raises ValueError unless `value` has just these keys with these types."""
   if not isinstance(value, dict):
     raise ValueError(f'must be an object with {", ".join(types)}')
   for key, kind in types.items():
     if key not in value:
       raise ValueError(f'{key} is missing')
-    if type(value[key]) is not kind:
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    if type(value[key]) not in kinds:
       raise ValueError(f'{key} must be {_TYPE_NAMES[kind]}')
   for key in value:
     if key not in types:

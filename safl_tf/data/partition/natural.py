@@ -33,7 +33,7 @@ def by_client(client: Any, min_examples: int = 1) -> base.Partition:
   parts = np.split(order, np.cumsum(counts)[:-1])
   kept = np.flatnonzero(counts >= low)
 
-  def partition(y: np.ndarray, num_classes: int) -> list[np.ndarray]:
+  def partition(y: np.ndarray, num_classes: int | None) -> list[np.ndarray]:
     del num_classes
     if len(y) != len(client_ids):
       raise errors.InputError(

@@ -197,7 +197,9 @@ def split_data(
   bare = copy.copy(clients)
   bare.x = tf.nest.map_structure(lambda leaf: None, clients.x)
   bare.y = None  # type: ignore[assignment]
-  return bare, [*tf.nest.flatten(clients.x), clients.y]
+  bare.sample_weight = None
+  arrays = [*tf.nest.flatten(clients.x), clients.y, clients.sample_weight]
+  return bare, arrays
 
 
 def join_data(
@@ -205,6 +207,6 @@ def join_data(
 ) -> client_data.ClientData:
   """Puts the arrays of `split_data` back."""
   clients = copy.copy(bare)
-  *inputs, clients.y = leaves
+  *inputs, clients.y, clients.sample_weight = leaves
   clients.x = tf.nest.pack_sequence_as(bare.x, inputs)
   return clients
