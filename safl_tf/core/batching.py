@@ -41,10 +41,23 @@ def plan_batches(
   config: client_config.LocalConfig,
   max_steps: int,
   rng: np.random.Generator,
+  steps: int | None = None,
 ) -> BatchPlan:
-  """Plans E epochs of batches, each epoch in a new random order."""
-  orders = (rng.permutation(indices) for _ in range(config.local_epochs))
-  return _plan(orders, config.batch_size, max_steps)
+  """Plans E epochs of batches, each epoch in a new random order.
+
+  If `steps` is given, so many steps are planned, in as many epochs as they
+  need.
+  """
+  epochs = config.local_epochs
+  if steps is not None:
+    per_epoch = -(-len(indices) // config.batch_size)
+    epochs = -(-steps // per_epoch)
+    max_steps = epochs * per_epoch
+  orders = (rng.permutation(indices) for _ in range(epochs))
+  plan = _plan(orders, config.batch_size, max_steps)
+  if steps is None:
+    return plan
+  return BatchPlan(plan.examples[:steps], plan.counts[:steps], np.int32(steps))
 
 
 def plan_measuring(

@@ -18,7 +18,6 @@ class LocalConfig:
     learning_rate: α; not for a Keras optimizer, which has its own.
     optimizer: a name of `choices.OPTIMIZERS` or a Keras optimizer, reset at
       each participation.
-    loss: a name of `choices.LOSSES`.
     loss_reduction: 'sum' or 'mean' over a batch. With 'sum' a batch's step is
       the sum of Algorithm 1's steps for its examples.
     anneal_clock: the unit of t in p = exp(-t/L): the 'round', or the 'step',
@@ -38,7 +37,6 @@ class LocalConfig:
   batch_size: int = 50
   learning_rate: float = 0.002
   optimizer: str | keras.optimizers.Optimizer = 'sgd'
-  loss: str = 'categorical'
   loss_reduction: str = 'sum'
   anneal_clock: str = 'round'
   optimizer_clock: str = 'participation'
@@ -56,7 +54,6 @@ class LocalConfig:
     elif self.learning_rate != LocalConfig.learning_rate:
       hint = 'has no effect: the Keras optimizer has a learning rate of its own'
       raise errors.InputError('learning_rate', self.learning_rate, hint)
-    validation.choice('loss', self.loss, choices.LOSSES)
     validation.choice(
       'loss_reduction', self.loss_reduction, choices.LOSS_REDUCTIONS
     )

@@ -1,7 +1,8 @@
 """Trains the clients of a round: inputs, executor, outputs and metrics."""
 
 import copy
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import keras
@@ -20,6 +21,7 @@ from safl_tf.core import (
   seeds,
 )
 from safl_tf.core import state as state_lib
+from safl_tf.core import task as task_lib
 from safl_tf.data import client_data
 from safl_tf.util import errors, validation
 
@@ -61,6 +63,7 @@ class ClientTrainer:
 
   Attributes:
     model: the Keras model as functions of a vector.
+    task: the loss, the gate's score and the metrics.
     clients: the clients' data, after an attack on them.
     device: the TensorFlow device; the first of several.
     jit_compile: whether XLA compiles training.
@@ -79,7 +82,7 @@ class ClientTrainer:
     device: 'auto', 'cpu', 'gpu' or one such as 'gpu:1'.
     stack: how many clients 'vectorized' stacks; by memory if None.
     attack: what malicious clients do, if there are any.
-    from_logits: whether the model's outputs are logits, see `FlatModel`.
+    options: the user's loss, metrics, score and weights.
     threads: how many clients 'threads' trains at a time; by cores if None.
   """
 
@@ -94,13 +97,13 @@ class ClientTrainer:
     device: str = 'auto',
     stack: int | None = None,
     attack: Attack | None = None,
-    from_logits: bool | None = None,
+    options: task_lib.Options = task_lib.Options(),  # noqa: B008
     threads: int | None = None,
   ):
     takes = 'a safl_tf.Attack or None'
     validation.instance('attack', attack, Attack, takes, optional=True)
     self._attack = attack
-    self._from_logits = from_logits
+    self._task_options = options
     self.malicious = np.zeros(0, np.int64)
     if attack is not None:
       attack.check(algorithm)
@@ -116,6 +119,7 @@ class ClientTrainer:
     self._jit_choice = jit_compile
     largest = int(clients.sizes.max())
     held_out = config.num_held_out(largest)
+    self._steps: int | None = None  # of `personalizer`
     self._max_steps = int(config.steps(largest - held_out))
     if self._max_steps * config.batch_size > _MAX_PLANNED:
       raise errors.InputError(
@@ -142,9 +146,7 @@ class ClientTrainer:
     try:
       self._choose_executor(executor, device)
       if self._ray is not None:
-        self._ray.publish(
-          clients, algorithm, config, self._executor_name, jit_compile, stack
-        )
+        self._publish()
       self._build(model)
       if self._ray is not None:
         self._ray.workers.wait()
@@ -157,8 +159,31 @@ class ClientTrainer:
   ) -> 'ClientTrainer':
     """Returns a trainer for models of another shape; it shares the data."""
     other = copy.copy(self)
-    other._from_logits = self.model.from_logits
+    other._task_options = self.task.options
     other._build(model)
+    return other
+
+  def personalizer(
+    self, steps: int, algorithm: algorithm_lib.Algorithm
+  ) -> 'ClientTrainer':
+    """Returns a trainer that fine-tunes models; it shares the data.
+
+    Args:
+      steps: the number of steps of each client.
+      algorithm: plain training, without gate and client work.
+    """
+    other = copy.copy(self)
+    other._algorithm = algorithm
+    other._attack, other._suspects = None, self._suspects[:0]
+    other._config = dataclasses.replace(self._config, holdout=None)
+    other._task_options = other._task_options._replace(score=None)
+    other._steps = other._max_steps = steps
+    other._max_measured = 0
+    other._options = self._options._replace(max_steps=steps, max_measured=0)
+    if self._ray is not None:
+      other._ray = copy.copy(self._ray)
+      other._publish()
+    other._compile(self._executor_name)
     return other
 
   def train(
@@ -188,6 +213,7 @@ class ClientTrainer:
       corrupt = self._attack.corrupt
     trained = self.outputs(seed, t, ids, arrays)
     for k, output in zip(ids.tolist(), trained, strict=True):
+      self._check_score(output)
       upload = {n: output.kept[n] for n in self._shared} | output.upload
       if corrupt is not None and k in self._suspects:
         kept, received = arrays(k)
@@ -277,6 +303,19 @@ class ClientTrainer:
     """The number of traces of a client's round or of its pieces."""
     return self._executor.num_traces
 
+  def _publish(self) -> None:
+    """Sends workers what the models of the run share."""
+    assert self._ray is not None
+    self._ray.publish(
+      self.clients,
+      self._algorithm,
+      self._config,
+      self._executor_name,
+      self._jit_choice,
+      self._options.stack,
+      self._steps,
+    )
+
   def _choose_executor(
     self, executor: 'str | ray_config.RayConfig', device: str
   ) -> None:
@@ -299,7 +338,9 @@ class ClientTrainer:
       raise errors.InputError('stack', stack, f'{hint}; it is for vectorized')
     self.device = self._devices[0]
     self._options = self._options._replace(on_gpu=on_gpu)
-    self._data = [_put(self.clients, place, rows) for place in self._devices]
+    weights = _weights(self.clients, self._task_options.class_weight)
+    data = (self.clients.x, self.clients.y, weights)
+    self._data = [_put(data, place, rows) for place in self._devices]
 
   def _client_input(
     self,
@@ -335,10 +376,41 @@ class ClientTrainer:
         config,
         self._max_steps,
         seeds.generator(seed, seeds.Role.BATCHES, t, k),
+        self._steps,
       ),
       measured=batching.plan_measuring(measured, config, self._max_measured),
       iteration=np.int64(config.iteration(t, len(trained))),
     )
+
+  def _check_task(self) -> None:
+    """Refuses rules and weights that do not fit the task."""
+    task, weights = self.task, self.clients.sample_weight
+    scored = self._algorithm.needs & {'accuracy', 'global_accuracy'}
+    if scored and task.score is None:
+      raise errors.InputError(
+        'score',
+        None,
+        f'the algorithm compares accuracies, and the loss {task.name} has '
+        'none; pass a score of examples in [0, 1]: a function (y, outputs) -> '
+        'scores, or the name of a metric of Keras',
+      )
+    if task.options.score is not None and not scored:
+      hint = 'has no effect: no rule of the algorithm compares scores'
+      raise errors.InputError('score', task.options.score, hint)
+    shape = () if weights is None else weights.shape[1:]
+    if shape != task.shape[: len(shape)]:
+      hint = f'must be one per example, or of shape {list(task.shape)} in each'
+      raise errors.InputError('sample_weight', list(shape), hint)
+
+  def _check_score(self, output: cohort.ClientOutput) -> None:
+    """Refuses the scores of a user's function outside [0, 1]."""
+    if self.task.options.score is None:
+      return
+    for name in ('accuracy', 'global_accuracy'):
+      value = float(output.metrics.get(name, 0))
+      if not 0 <= value <= 1 and not np.isnan(value):
+        hint = f'is {value:g} for a client; must be in [0, 1]'
+        raise errors.InputError('score', self.task.options.score, hint)
 
   def _build(
     self, model: keras.Model | flat_model.ModelFn | flat_model.Portable
@@ -348,7 +420,10 @@ class ClientTrainer:
 
     name, options = self._executor_name, self._options
     with tf.device(self.device):
-      self.model = _flat_model(model, self.clients, self._from_logits)
+      self.model, self.task = _flat_model(
+        model, self.clients, self._task_options
+      )
+      self._check_task()
       lowered = choose.fast_model(
         self.model.template,
         self._jit_choice,
@@ -357,46 +432,63 @@ class ClientTrainer:
       )
     self.model.lower(lowered.model)
     self.jit_compile = lowered.jit_compile
+    if self._jit_choice == 'auto' and self.jit_compile:
+      self.jit_compile = self.task.compiles()
+    self._options = options._replace(
+      jit_compile=self.jit_compile, per_example=lowered.per_example
+    )
+    self._compile(name)
+
+  def _compile(self, name: str) -> None:
+    """Creates the executor of a name, for the model."""
     updates = [
       client_update.ClientUpdate(
-        self.model, self._algorithm, self._config, x, y, place
+        self.model, self.task, self._algorithm, self._config, data, place
       )
-      for place, (x, y) in zip(self._devices, self._data, strict=True)
+      for place, data in zip(self._devices, self._data, strict=True)
     ]
     self._shared = updates[0].shared
     self.zero_arrays = updates[0].zero_arrays()
     self._executor: executors.Executor
     if self._ray is not None:
-      self._executor = self._ray.executor(self.model, updates[0])
+      self._executor = self._ray.executor(self.model, self.task, updates[0])
       return
     self._executor = executors.create(
-      name,
-      updates,
-      options._replace(
-        jit_compile=lowered.jit_compile, per_example=lowered.per_example
-      ),
+      name, updates, self._options, self.model.template.name
     )
 
 
-def _put(
-  clients: client_data.ClientData, place: str, rows: int | None = None
-) -> tuple[Any, tf.Tensor]:
-  """Copies inputs and labels, all or so many, to a TensorFlow device."""
+def _weights(
+  clients: client_data.ClientData, class_weight: Mapping[int, float] | None
+) -> np.ndarray | None:
+  """Returns the weights of the examples' losses; None if all are 1."""
+  weights = clients.sample_weight
+  if class_weight is None:
+    return weights
+  of_class = task_lib.class_weights(class_weight, clients.num_classes)
+  values = of_class[clients.y]
+  return values if weights is None else weights * values
+
+
+def _put(data: Any, place: str, rows: int | None = None) -> Any:
+  """Copies inputs, labels and weights, all or so many, to a device."""
   with tf.device(place):
-    copied = lambda leaf: tf.convert_to_tensor(leaf[:rows])
-    x = tf.nest.map_structure(copied, clients.x)
-    return x, tf.convert_to_tensor(clients.y[:rows], tf.int32)
+    return tf.nest.map_structure(
+      lambda a: None if a is None else tf.convert_to_tensor(a[:rows]), data
+    )
 
 
 def _flat_model(
   model: keras.Model | flat_model.ModelFn,
   clients: client_data.ClientData,
-  from_logits: bool | None,
-) -> flat_model.FlatModel:
+  options: task_lib.Options,
+) -> tuple[flat_model.FlatModel, task_lib.Task]:
   """Flattens a model, and checks that it takes the data and fits the labels."""
-  example = tf.nest.map_structure(lambda a: a[:2], clients.x)
+  # Keras takes text as tensors only.
+  text = lambda a: tf.constant(a) if a.dtype.kind == 'S' else a
+  example = tf.nest.map_structure(lambda a: text(a[:2]), clients.x)
   try:
-    flat = flat_model.FlatModel(model, example, from_logits)
+    flat = flat_model.FlatModel(model, example)
     outputs = flat.template(example)
   except errors.InputError:
     raise
@@ -407,15 +499,18 @@ def _flat_model(
       getattr(model, 'name', getattr(model, '__name__', 'given')),
       f'does not take inputs of shape {shapes} ({errors.reason(error)})',
     ) from error
-  shape = getattr(outputs, 'shape', None)
-  if shape is None or len(shape) != 2 or shape[1] < clients.num_classes:
-    raise errors.InputError(
-      'model',
-      flat.template.name,
-      f'its outputs have shape {shape}, but {clients.num_classes} classes need'
-      f' (batch, {clients.num_classes})',
-    )
-  return flat
+  if not tf.is_tensor(outputs) or not outputs.shape:
+    hint = f'must have one output, not {type(outputs).__name__}'
+    raise errors.InputError('model', flat.template.name, hint)
+  task = task_lib.resolve(
+    options,
+    flat.compiled,
+    flat.template,
+    outputs,
+    clients.y,
+    clients.num_classes,
+  )
+  return flat, task
 
 
 def _mean(values: np.ndarray) -> float:

@@ -16,9 +16,9 @@ from safl_tf.core import (
   client_config,
   cohort,
   flat_model,
-  losses,
   optimizer,
 )
+from safl_tf.core import task as task_lib
 
 if TYPE_CHECKING:
   from safl_tf.core.executors import base
@@ -35,12 +35,31 @@ class TrainState(NamedTuple):
   Attributes:
     parts: the model's tensors.
     slots: the optimizer's variables.
-    loss: the loss summed over the examples trained on so far.
+    loss: the loss summed over the examples trained on so far, or over the
+      positions of sequences.
+    count: their number.
   """
 
   parts: flat_model.Parts
   slots: list[tf.Tensor]
   loss: tf.Tensor
+  count: tf.Tensor
+
+
+class Batch(NamedTuple):
+  """The examples of a step.
+
+  Attributes:
+    x: inputs.
+    y: labels.
+    real: 1.0 for examples, 0.0 for padding [B].
+    weights: of the examples' losses [B] or [B, T]; None for equal ones.
+  """
+
+  x: Any
+  y: tf.Tensor
+  real: tf.Tensor
+  weights: tf.Tensor | None
 
 
 class ClientUpdate:
@@ -52,31 +71,33 @@ class ClientUpdate:
 
   Args:
     model: the Keras model as functions of a vector.
+    task: the loss, and the score of the gate.
     algorithm: has the rules `mix`, `client_work` and `gate`.
     config: how a client trains.
-    x: the inputs of all clients, one array or a structure of arrays.
-    y: the labels of all clients.
+    data: of all clients: inputs, one array or a structure of arrays; labels;
+      and weights or None.
     device: the TensorFlow device.
   """
 
   def __init__(
     self,
     model: flat_model.FlatModel,
+    task: task_lib.Task,
     algorithm: algorithm_lib.Algorithm,
     config: client_config.LocalConfig,
-    x: Any,
-    y: Any,
+    data: tuple[Any, Any, Any],
     device: str = '/CPU:0',
   ):
     self._model = model
+    self._task = task
     self._algorithm = algorithm
     self._work = algorithm.client_work
     self._config = config
     self.device = device
     with tf.device(device):
-      self._x = tf.nest.map_structure(tf.convert_to_tensor, x)
-      self._y = tf.convert_to_tensor(y, tf.int32)
-    self._loss = losses.get(config.loss, model.from_logits)
+      self._x, self._y, self._weights = tf.nest.map_structure(
+        lambda a: None if a is None else tf.convert_to_tensor(a), data
+      )
     self._optimizer = optimizer.PureOptimizer(
       optimizer.get(config.optimizer, config.learning_rate),
       model.template.trainable_variables,
@@ -130,7 +151,7 @@ class ClientUpdate:
     mixed, training, values = call(self._begin, inputs)
     if self._work.full_batch:
       training = loop(self._accumulate, training, plan)
-      training = call(self._descend, inputs, training, values)
+      training = call(self._descend, training, values)
     else:
       training = loop(self._step, training, plan, values)
     if not self._algorithm.measures:
@@ -168,7 +189,8 @@ class ClientUpdate:
           self._round(inputs, mixed.w)
         ).items()
       }
-    return mixed, TrainState(parts, slots, tf.constant(0.0)), values
+    zero = tf.constant(0.0)
+    return mixed, TrainState(parts, slots, zero, zero), values
 
   def _step(
     self,
@@ -179,15 +201,17 @@ class ClientUpdate:
     values: Values,
   ) -> TrainState:
     """Takes the optimizer step of the i-th batch, equation (2)."""
-    summed = self._config.loss_reduction == 'sum'
-    gradients, parts, total, count = self._gradients(
-      trim_padding, i, training.parts, plan, summed
+    reduction = self._config.loss_reduction
+    gradients, parts, total, count, examples = self._gradients(
+      trim_padding, i, training.parts, plan, reduction
     )
-    weight = count if summed else tf.constant(1.0)
+    weight = examples if reduction == 'sum' else tf.constant(1.0)
     slots, parts = self._descended(
       training.slots, gradients, parts, values, weight
     )
-    return TrainState(parts, slots, training.loss + total)
+    return TrainState(
+      parts, slots, training.loss + total, training.count + count
+    )
 
   def _accumulate(
     self,
@@ -197,17 +221,17 @@ class ClientUpdate:
     plan: batching.BatchPlan,
   ) -> TrainState:
     """Adds the i-th batch's gradient to the gradient over all data."""
-    gradients, parts, total, _ = self._gradients(
-      trim_padding, i, training.parts, plan, summed=True
+    gradients, parts, total, count, _ = self._gradients(
+      trim_padding, i, training.parts, plan, 'total'
     )
     sums = [a + g for a, g in zip(training.slots, gradients, strict=True)]
-    return TrainState(parts, sums, training.loss + total)
+    return TrainState(
+      parts, sums, training.loss + total, training.count + count
+    )
 
-  def _descend(
-    self, inputs: cohort.ClientInput, training: TrainState, values: Values
-  ) -> TrainState:
+  def _descend(self, training: TrainState, values: Values) -> TrainState:
     """Takes one step w - α·g, with g of the mean loss over all data."""
-    m = tf.cast(tf.reduce_sum(inputs.plan.counts), tf.float32)
+    m = training.count
     gradients = [g / tf.cast(m, g.dtype) for g in training.slots]
     slots = [tf.identity(slot) for slot in self._optimizer.initial]
     _, parts = self._descended(
@@ -246,16 +270,41 @@ class ClientUpdate:
     i: tf.Tensor,
     parts: flat_model.Parts,
     plan: batching.BatchPlan,
-    summed: bool,
-  ) -> tuple[list[tf.Tensor], flat_model.Parts, tf.Tensor, tf.Tensor]:
-    """Returns the i-th batch's gradients, new parts, total loss and size."""
-    x, labels, weights = self._batch(trim_padding, i, plan)
+    reduction: str,
+  ) -> tuple[
+    list[tf.Tensor], flat_model.Parts, tf.Tensor, tf.Tensor, tf.Tensor
+  ]:
+    """Returns the i-th batch's gradients, new parts and loss.
+
+    Args:
+      trim_padding: see `_batch`.
+      i: the step.
+      parts: the model.
+      plan: the batches.
+      reduction: of the loss: its 'mean', with Keras over all positions of
+        sequences; its 'sum' over examples, the mean times their number; or its
+        'total' over examples and positions.
+
+    Returns:
+      The gradients, the new parts, the total loss, the number of its terms and
+      the number of examples.
+    """
+    batch = self._batch(trim_padding, i, plan)
     with tf.GradientTape(watch_accessed_variables=False) as tape:
       tape.watch(parts.trainable)
-      outputs, extra, non_trainable = self._model.apply(parts, x, training=True)
-      total = tf.reduce_sum(self._loss(labels, outputs) * weights)
-      count = tf.reduce_sum(weights)
-      objective = total + extra * count if summed else total / count + extra
+      outputs, mask, extra, non_trainable = self._model.apply(
+        parts, batch.x, training=True
+      )
+      total, count = self._total_loss(batch, outputs, mask)
+      examples = count
+      if self._task.positions:
+        examples = tf.reduce_sum(batch.real)
+      if reduction == 'mean':
+        objective = _divide(total, count, self._task.positions) + extra
+      elif reduction == 'sum' and self._task.positions:
+        objective = (_divide(total, count, True) + extra) * examples
+      else:
+        objective = total + extra * count
       objective *= self._loss_scale
     gradients = tape.gradient(
       objective,
@@ -265,7 +314,27 @@ class ClientUpdate:
     if self._loss_scale != 1:
       gradients = [g / self._loss_scale for g in gradients]
     new = flat_model.Parts(parts.trainable, non_trainable)
-    return gradients, new, total, count
+    return gradients, new, total, count, examples
+
+  def _total_loss(
+    self, batch: Batch, outputs: tf.Tensor, mask: tf.Tensor | None
+  ) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the sum of a batch's losses, and the number of its terms."""
+    losses = self._task.loss(batch.y, outputs)
+    counted = self._counted(batch, losses, mask)
+    if batch.weights is not None:
+      losses *= _expand_rank(batch.weights, losses)
+    return tf.reduce_sum(losses * counted), tf.reduce_sum(counted)
+
+  def _counted(
+    self, batch: Batch, values: tf.Tensor, mask: tf.Tensor | None
+  ) -> tf.Tensor:
+    """Returns 1.0 for the values of examples that count, else 0.0."""
+    if not self._task.positions:
+      return batch.real
+    valid = self._task.valid(batch.y, mask)
+    valid = tf.ones_like(values) if valid is None else valid
+    return valid * _expand_rank(batch.real, values)
 
   def _begin_measuring(
     self, inputs: cohort.ClientInput
@@ -274,6 +343,7 @@ class ClientUpdate:
     kinds = ('accuracy', 'loss')
     needs = self._algorithm.needs
     needed = [n for n in kinds if not needs.isdisjoint((n, f'global_{n}'))]
+    needed += ['count'] * self._task.positions
     z_bar = self._model.unflatten(inputs.received['z'], inputs.seeds[2])
     return z_bar, {name: tf.zeros([2]) for name in needed}
 
@@ -285,18 +355,21 @@ class ClientUpdate:
     plan: batching.BatchPlan,
     *models: flat_model.Parts,
   ) -> dict[str, tf.Tensor]:
-    """Adds each model's correct predictions and losses on the i-th batch."""
-    x, labels, weights = self._batch(trim_padding, i, plan)
+    """Adds each model's scores and losses on the i-th batch."""
+    batch = self._batch(trim_padding, i, plan)
     added: dict[str, list[tf.Tensor]] = {name: [] for name in totals}
     for parts in models:
-      outputs, _, _ = self._model.apply(parts, x, training=False)
+      outputs, mask, *_ = self._model.apply(parts, batch.x, training=False)
       if 'accuracy' in totals:
-        right = tf.argmax(outputs, axis=1, output_type=tf.int32) == labels
-        right = tf.cast(right, tf.float32)
-        added['accuracy'].append(tf.reduce_sum(right * weights))
+        assert self._task.score is not None
+        scores = self._task.score(batch.y, outputs)
+        counted = self._counted(batch, scores, mask)
+        added['accuracy'].append(tf.reduce_sum(scores * counted))
       if 'loss' in totals:
-        loss = self._loss(labels, outputs)
-        added['loss'].append(tf.reduce_sum(loss * weights))
+        total, counted = self._total_loss(batch, outputs, mask)
+        added['loss'].append(total)
+      if 'count' in totals:
+        added['count'].append(tf.reduce_sum(counted))
     return {name: totals[name] + tf.stack(new) for name, new in added.items()}
 
   def _end(
@@ -317,11 +390,13 @@ class ClientUpdate:
     trained = self._finish(
       self._round(inputs, mixed.w), z, tf.cast(steps, tf.float32)
     )
-    train_loss = training.loss / tf.cast(count, tf.float32)
+    train_loss = tf.math.divide_no_nan(training.loss, training.count)
     metrics = {'train_loss': train_loss, **trained.metrics}
-    for name, total in (totals or {}).items():
-      m = tf.reduce_sum(inputs.measured.counts)
-      means = tf.unstack(total / tf.cast(m, tf.float32))
+    totals = dict(totals or {})
+    m = tf.cast(tf.reduce_sum(inputs.measured.counts), tf.float32)
+    m = totals.pop('count', m)
+    for name, total in totals.items():
+      means = tf.unstack(_divide(total, m, self._task.positions))
       metrics[f'global_{name}'], metrics[name] = means
     algorithm = self._algorithm
     if 'distance' in algorithm.needs:
@@ -427,20 +502,35 @@ class ClientUpdate:
 
   def _batch(
     self, trim_padding: bool, i: tf.Tensor, plan: batching.BatchPlan
-  ) -> tuple[Any, tf.Tensor, tf.Tensor]:
-    """Returns inputs, labels and weights of the i-th batch."""
+  ) -> Batch:
+    """Returns the i-th batch, without padding if it is trimmed."""
     # Not plan.counts[i]: XLA would compile a step again for every i.
     examples, count = tf.gather(plan.examples, i), tf.gather(plan.counts, i)
     if trim_padding:
       # Convolutions need an example, even if no one uses the result.
       count = tf.maximum(count, 1)
       examples = examples[:count]
-      weights = tf.ones([count], tf.float32)
+      real = tf.ones([count], tf.float32)
     else:
       real = tf.range(self._config.batch_size) < count
-      weights = tf.cast(real, tf.float32)
-    x = tf.nest.map_structure(lambda a: tf.gather(a, examples), self._x)
-    return x, tf.gather(self._y, examples), weights
+      real = tf.cast(real, tf.float32)
+    x, y, weights = tf.nest.map_structure(
+      lambda a: None if a is None else tf.gather(a, examples),
+      (self._x, self._y, self._weights),
+    )
+    return Batch(x, y, real, weights)
+
+
+def _divide(total: tf.Tensor, count: tf.Tensor, may_be_0: bool) -> tf.Tensor:
+  """Returns a mean; 0 if nothing counts."""
+  return tf.math.divide_no_nan(total, count) if may_be_0 else total / count
+
+
+def _expand_rank(weights: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+  """Reshapes [B] to [B, 1, ..., 1], to the values' rank."""
+  for _ in range(len(values.shape) - len(weights.shape)):
+    weights = weights[..., tf.newaxis]
+  return weights
 
 
 def _sources(

@@ -11,21 +11,22 @@ from the template's values.
 
 import contextlib
 import copy
-import functools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from safl_tf.core import layout, losses
+from safl_tf.core import layout, task
 from safl_tf.util import errors, validation
 
 ModelFn = Callable[[], keras.Model]
 
 _TEMPLATE_SEED = 1_618_033_988  # not one that a user's script would set
+# Layers with a vocabulary, which is not a weight.
+_LOOKUPS = ('IntegerLookup', 'StringLookup', 'TextVectorization')
 _TAKES = 'a keras.Model, or a function that returns one'
 
 
@@ -39,6 +40,22 @@ class Parts(NamedTuple):
   """
 
   trainable: list[tf.Tensor]
+  non_trainable: list[tf.Tensor]
+
+
+class Applied(NamedTuple):
+  """What a model computes.
+
+  Attributes:
+    outputs: float32 [B, ...].
+    mask: of positions in the outputs; None if no layer gives one.
+    extra: the layers' own losses, summed.
+    non_trainable: the new `Parts.non_trainable`.
+  """
+
+  outputs: tf.Tensor
+  mask: tf.Tensor | None
+  extra: tf.Tensor
   non_trainable: list[tf.Tensor]
 
 
@@ -63,13 +80,13 @@ class FlatModel:
     layout: the positions of tensors in z.
     dtype: of z; float32 unless the model has float64 variables.
     given: z of the model if the user passed a model, None for a function.
+    compiled: the loss and the metrics that the model was compiled with.
   """
 
   def __init__(
     self,
     model: keras.Model | ModelFn | Portable,
     example: Any,
-    from_logits: bool | None = None,
   ):
     """Builds the template and prepares the draw of initial models.
 
@@ -83,13 +100,10 @@ class FlatModel:
         adapted statistics) of a given model are kept. Or what `portable`
         returned in another process.
       example: a batch of inputs, to build the model with.
-      from_logits: whether outputs are logits rather than probabilities; None
-        takes it from a compiled loss or the last layer.
     """
     from safl_tf.core import initial_draw
 
     self._example = example
-    self._from_logits = from_logits
     given = isinstance(model, keras.Model)
     self._untrained = _untrained_values(model) if given else None
     if isinstance(model, Portable):
@@ -122,13 +136,8 @@ class FlatModel:
     if not all(np.isfinite(values).all() for values in (z, *fixed)):
       raise errors.InputError('model', name, 'has weights that are not finite')
     self.given = z if given else None
-    self._compiled = losses.compiled_from_logits(brought)
+    self.compiled = task.of_compiled(brought)
     self._init = initial_draw.build(self)
-
-  @functools.cached_property
-  def from_logits(self) -> bool:
-    """Whether outputs are logits rather than probabilities."""
-    return losses.are_logits(self.template, self._from_logits, self._compiled)
 
   @property
   def fixed(self) -> dict[int, np.ndarray]:
@@ -147,7 +156,7 @@ class FlatModel:
   def input_spec(self) -> Any:
     """The structure of the inputs, with shape and dtype of each array."""
     return keras.tree.map_structure(
-      lambda a: {'shape': list(a.shape[1:]), 'dtype': str(a.dtype)},
+      lambda a: {'shape': list(a.shape[1:]), 'dtype': a.dtype.name},
       self._example,
     )
 
@@ -246,10 +255,8 @@ class FlatModel:
       [tf.cast(tf.reshape(v, [-1]), self.dtype) for v in values], axis=0
     )
 
-  def apply(
-    self, parts: Parts, x: Any, training: bool
-  ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
-    """Returns the outputs, the layers' own losses and `Parts.non_trainable`.
+  def apply(self, parts: Parts, x: Any, training: bool) -> Applied:
+    """Returns the outputs, and what a training step changes beside them.
 
     Unlike `keras.Model.stateless_call` it goes through `__call__`, so a `call`
     without the argument `training` still passes it on to its layers.
@@ -265,7 +272,8 @@ class FlatModel:
       losses = self._compute.losses
     extra = tf.add_n([tf.cast(loss, tf.float32) for loss in losses] or [0.0])
     non_trainable = [scope.get_current_value(v) for v in changing]
-    return tf.cast(outputs, tf.float32), extra, non_trainable
+    mask = task.keras_mask(outputs)
+    return Applied(tf.cast(outputs, tf.float32), mask, extra, non_trainable)
 
   def _split(self, vector: tf.Tensor, count: int) -> list[tf.Tensor]:
     """Splits the elements of the first tensors of z; numbers are cast."""
@@ -292,7 +300,7 @@ class FlatModel:
       parts = Parts(
         *([tf.convert_to_tensor(v.value) for v in kind] for kind in kinds)
       )
-      _, _, after = self.apply(parts, x, training=True)
+      after = self.apply(parts, x, training=True).non_trainable
       pairs = zip(parts.non_trainable, after, strict=True)
       changed.update(i for i, (old, new) in enumerate(pairs) if new is not old)
 
@@ -321,7 +329,34 @@ def architecture(model: keras.Model) -> dict[str, Any]:
   """Returns what Keras needs to rebuild a model, as JSON values."""
   config = keras.saving.serialize_keras_object(model)
   config.pop('compile_config', None)
+  layers = {layer.name: layer for layer in model._flatten_layers()}
+  _add_vocabularies(config, layers)
   return config
+
+
+def _add_vocabularies(config: Any, layers: Mapping[str, Any]) -> None:
+  """Adds the vocabularies that layers have learnt to a configuration."""
+  if isinstance(config, list | tuple):
+    for item in config:
+      _add_vocabularies(item, layers)
+  if not isinstance(config, dict):
+    return
+  for item in config.values():
+    _add_vocabularies(item, layers)
+  if config.get('class_name') not in _LOOKUPS or 'config' not in config:
+    return
+  own = config['config']
+  layer = layers.get(own.get('name'))
+  if layer is None or own.get('vocabulary') is not None:
+    return
+  own['vocabulary'] = [
+    str(word) if isinstance(word, str | bytes) else int(word)
+    for word in layer.get_vocabulary(include_special_tokens=False)
+  ]
+  lookup = getattr(layer, '_lookup_layer', layer)
+  if lookup.output_mode == 'tf_idf':
+    start = lookup._token_start_index()
+    own['idf_weights'] = lookup.idf_weights.numpy()[start:].tolist()
 
 
 def _model_fn(model: keras.Model | ModelFn) -> ModelFn:

@@ -2,7 +2,7 @@
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import keras
@@ -19,6 +19,7 @@ from safl_tf.core import (
 )
 from safl_tf.core import client_store as client_store_lib
 from safl_tf.core import state as state_lib
+from safl_tf.core import task as task_lib
 from safl_tf.data import client_data
 from safl_tf.util import choices, errors, validation
 
@@ -80,9 +81,18 @@ class FederatedProcess:
     attack: what malicious clients do, if there are any; see `attacks`.
     from_logits: whether the model's outputs are logits. By default the loss of
       a compiled model says it, or else the activation of the last layer.
+    loss: what clients minimise: any loss of Keras, 'categorical' or 'paper'; by
+      default that of a compiled model, or else cross-entropy if the labels are
+      classes. See `task.Options` for this and the following arguments.
+    metrics: metrics of Keras for evaluations; by default those of a compiled
+      model.
+    score: the h in [0, 1] of each example that gates compare; the accuracy by
+      default.
+    class_weight: class number -> weight of its examples in training.
 
   Attributes:
     init: 'per_client' or 'shared'.
+    task: the loss and the metrics, as `task.Task`.
     malicious: the ids of the clients that an attack chose.
   """
 
@@ -101,6 +111,10 @@ class FederatedProcess:
     store_dir: str | os.PathLike[str] | None = None,
     attack: client_trainer.Attack | None = None,
     from_logits: bool | None = None,
+    loss: Any = None,
+    metrics: Iterable[Any] | None = None,
+    score: Any = None,
+    class_weight: Mapping[int, float] | None = None,
   ):
     from safl_tf.core import checked
 
@@ -127,8 +141,9 @@ class FederatedProcess:
       device,
       stack,
       attack,
-      from_logits,
+      _options(loss, metrics, score, class_weight, from_logits),
     )
+    self.task = self._trainer.task
     self.clients = self._trainer.clients
     self.malicious = self._trainer.malicious
     self.model = self._trainer.model
@@ -363,6 +378,15 @@ class FederatedProcess:
     if not self.algorithm.communicates:
       sent, down = np.zeros_like(sent), 0
     return self._trainer.measure(output, sent, up, down)
+
+
+def _options(
+  loss: Any, metrics: Any, score: Any, class_weight: Any, from_logits: Any
+) -> task_lib.Options:
+  """Returns the options of the task; metrics must be a list."""
+  kinds, takes = (list, tuple), 'a list of metrics of Keras or None'
+  validation.instance('metrics', metrics, kinds, takes, optional=True)
+  return task_lib.Options(loss, metrics, None, score, class_weight, from_logits)
 
 
 def _constant(array: np.ndarray, k: int) -> np.ndarray:

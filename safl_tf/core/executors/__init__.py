@@ -4,9 +4,11 @@ import importlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from absl import logging
+
 from safl_tf.core import cohort
 from safl_tf.core.executors import base
-from safl_tf.util import choices, validation
+from safl_tf.util import choices, errors, validation
 
 if TYPE_CHECKING:
   from safl_tf.core.executors.ray import config as config_lib
@@ -69,8 +71,27 @@ def connect(
 
 
 def create(
-  name: str, updates: base.Updates, options: ExecutorOptions
+  name: str, updates: base.Updates, options: ExecutorOptions, model: str
 ) -> Executor:
-  """Creates the executor of a name in `EXECUTORS`."""
+  """Creates the executor of a name in `EXECUTORS`.
+
+  A model that TensorFlow cannot stack runs on threads; `model` is its name.
+  """
   module = importlib.import_module(f'safl_tf.core.executors.{name}')
-  return getattr(module, EXECUTORS[name])(updates, options)
+  executor = getattr(module, EXECUTORS[name])
+  if name != 'vectorized':
+    return executor(updates, options)
+  try:
+    stacked = executor(updates, options)
+    stacked.trace()
+    return stacked
+  except errors.InputError:  # a mistake in a rule
+    raise
+  except Exception as error:  # of any operation in the model or the loss
+    logging.warning(
+      'executor=vectorized: %s cannot be stacked (%s); its clients run on '
+      'threads',
+      model,
+      errors.reason(error),
+    )
+    return create('threads', updates, options, model)

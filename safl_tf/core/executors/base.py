@@ -106,6 +106,11 @@ class CompiledRound:
     with tf.device(self._device):
       return to_numpy(self._function(inputs))
 
+  def trace(self) -> None:
+    """Traces the function now, not in the first call."""
+    with tf.device(self._device):
+      self._function.get_concrete_function()
+
   @property
   def num_traces(self) -> int:
     """The number of traces."""

@@ -67,6 +67,11 @@ class Vectorized:
         # A copy: a row would keep the whole stack in memory.
         yield tf.nest.map_structure(lambda field: field[d].copy(), stacked)  # noqa: B023
 
+  def trace(self) -> None:
+    """Traces the round, which fails for operations that cannot be stacked."""
+    for compiled in self._rounds:
+      compiled.trace()
+
   @property
   def num_traces(self) -> int:
     """The number of traces on all TensorFlow devices."""

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from safl_tf.core import algorithm as algorithm_lib
 from safl_tf.core import client_config, client_update, cohort, flat_model
+from safl_tf.core import task as task_lib
 from safl_tf.core.executors import base
 from safl_tf.core.executors.ray import config as config_lib
 from safl_tf.core.executors.ray import messages, object_store
@@ -131,10 +132,12 @@ class RayRun:
     executor: str,
     jit_compile: str,
     stack: int | None,
+    steps: int | None,
   ) -> None:
     """Prepares what models of the run share, for workers.
 
-    Arguments are those of `client_trainer.ClientTrainer`.
+    Arguments are those of `client_trainer.ClientTrainer`, and `steps` is that
+    of its `personalizer`, if it is one.
     """
     bare, leaves = messages.split_data(clients)
     rules = 'keep what its rules use inside them, as plain values'
@@ -150,13 +153,17 @@ class RayRun:
         jit_compile=jit_compile,
         device='gpu' if self.workers.on_gpu else 'cpu',
         stack=stack,
+        steps=steps,
         keras=messages.KerasSettings.current(),
       ),
       leaves,
     )
 
   def executor(
-    self, model: flat_model.FlatModel, update: client_update.ClientUpdate
+    self,
+    model: flat_model.FlatModel,
+    task: task_lib.Task,
+    update: client_update.ClientUpdate,
   ) -> Ray:
     """Returns the executor of a model."""
     hint = (
@@ -165,7 +172,12 @@ class RayRun:
     )
     name = model.template.name
     portable = messages.pack('model', name, model.portable(), hint)
-    message = messages.Model(portable, model.from_logits)
-    task = workers_lib.Task(self._shared, object_store.Published(message))
+    # Metrics are for evaluations, which are the driver's.
+    options = task.options._replace(metrics=(), weighted_metrics=())
+    hint = 'keep what it uses inside it, as plain values'
+    message = messages.Model(
+      portable, messages.pack('loss', task.name, options, hint)
+    )
+    work = workers_lib.Task(self._shared, object_store.Published(message))
     size = model.size * np.dtype(model.dtype).itemsize
-    return Ray(self.workers, task, self._stacked, self._chunk, size, update)
+    return Ray(self.workers, work, self._stacked, self._chunk, size, update)

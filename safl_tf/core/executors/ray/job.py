@@ -62,16 +62,19 @@ def create(
   """
   run.keras.apply()
   config: client_config.LocalConfig = messages.unpack('config', run.config)
+  algorithm = messages.unpack('algorithm', run.algorithm)
   trainer = client_trainer.ClientTrainer(
     messages.unpack('model', model.portable),
     messages.join_data(run.clients, leaves),
-    messages.unpack('algorithm', run.algorithm),
+    algorithm,
     config,
     run.executor,
     run.jit_compile,
     run.device,
     run.stack,
-    from_logits=model.from_logits,
+    options=messages.unpack('loss', model.task),
     threads=threads,
   )
+  if run.steps is not None:
+    trainer = trainer.personalizer(run.steps, algorithm)
   return Job(trainer, run.keras)

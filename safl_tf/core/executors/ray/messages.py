@@ -61,6 +61,7 @@ class Run(NamedTuple):
     jit_compile: see `client_trainer.ClientTrainer`.
     device: 'cpu' or 'gpu'.
     stack: see `client_trainer.ClientTrainer`.
+    steps: of fine-tuning, see `ClientTrainer.personalizer`; None for rounds.
     keras: the driver's settings.
   """
 
@@ -71,14 +72,15 @@ class Run(NamedTuple):
   jit_compile: str
   device: str
   stack: int | None
+  steps: int | None
   keras: KerasSettings
 
 
 class Model(NamedTuple):
-  """A model: `flat_model.Portable`, pickled, and the kind of its outputs."""
+  """A model: `flat_model.Portable` and `task.Options`, both pickled."""
 
   portable: bytes
-  from_logits: bool
+  task: bytes
 
 
 class Chunk(NamedTuple):
@@ -198,7 +200,9 @@ def split_data(
   bare.x = tf.nest.map_structure(lambda leaf: None, clients.x)
   bare.y = None  # type: ignore[assignment]
   bare.sample_weight = None
-  arrays = [*tf.nest.flatten(clients.x), clients.y, clients.sample_weight]
+  arrays = [*tf.nest.flatten(clients.x), clients.y]
+  if clients.sample_weight is not None:
+    arrays.append(clients.sample_weight)
   return bare, arrays
 
 
@@ -207,6 +211,7 @@ def join_data(
 ) -> client_data.ClientData:
   """Puts the arrays of `split_data` back."""
   clients = copy.copy(bare)
-  *inputs, clients.y, clients.sample_weight = leaves
-  clients.x = tf.nest.pack_sequence_as(bare.x, inputs)
+  count = len(tf.nest.flatten(bare.x))
+  clients.x = tf.nest.pack_sequence_as(bare.x, leaves[:count])
+  clients.y, clients.sample_weight = (*leaves[count:], None)[:2]
   return clients
