@@ -50,10 +50,11 @@ def main(flags: absl_flags.FlagValues) -> None:
         loaded.model,
         output,
         loaded.input_spec,
-        loaded.from_logits,
+        'softmax' if loaded.from_logits else None,
         flags.format,
         loaded.metadata,
         argument,
+        new_process=True,
       )
   except export.ExportError as error:
     raise errors.RunError(f'--run={run}: {error}') from error
