@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 @dataclasses.dataclass(frozen=True)
 class _Model(group.Group, topic='model'):
   model: str | None = group.text(
-    None, 'Folder of a run, folder of a SavedModel or .keras file; required.'
+    None,
+    'Folder of a run, folder of a SavedModel or of its numbered versions, or '
+    '.keras file; required.',
   )
   loss: str | None = group.choice(
     None,

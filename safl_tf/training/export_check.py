@@ -29,7 +29,7 @@ def check(
 
   Args:
     folder: of the export.
-    request: `files`: the largest difference allowed by name of the file, as a
+    request: `files`: their names; `tolerance`: the largest difference, as a
       share of the largest output above 1; `inputs`: the structure of the
       inputs, of names; `output`: the name of the served output; `version`: of
       the SavedModel; `class_names`: a list or None; `batches`: their number.
@@ -40,7 +40,7 @@ def check(
   """
   import numpy as np
 
-  for name, tolerance in request['files'].items():
+  for name in request['files']:
     predict = _load(folder / name, request)
     wanted = 'outputs' if name.endswith('.keras') else 'served'
     for batch in batches:
@@ -51,7 +51,8 @@ def check(
           f'{list(expected.shape)}'
         )
       largest = np.max(np.abs(predicted - expected))
-      if not largest <= tolerance * max(1.0, np.max(np.abs(expected))):
+      scale = max(1.0, np.max(np.abs(expected)))
+      if not largest <= request['tolerance'] * scale:
         raise DifferenceError(f'{name}: predictions differ by {largest:.3g}')
 
 
