@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 @dataclasses.dataclass(frozen=True)
 class _Model(group.Group, topic='model'):
   model: str | None = group.text(
-    None, 'Folder of a run, folder of a SavedModel or .keras file; required.'
+    None,
+    'Folder of a run, folder of a SavedModel or of its numbered versions, or '
+    '.keras file; required.',
   )
   loss: str | None = group.choice(
     None,
@@ -93,7 +95,8 @@ def _check_trust(path: pathlib.Path, trust: bool) -> None:
   from safl_tf.training import export_files, run_directory
 
   is_run = run_directory.is_run(path)
-  if path.is_dir() and not is_run and not (path / 'saved_model.pb').is_file():
+  is_model = is_run or export_files.find_saved_model(path) is not None
+  if path.is_dir() and not is_model:
     hint = 'is neither a run (no model.json) nor a SavedModel'
     raise errors.InputError('model', path, hint)
   if is_run or not path.is_dir():
@@ -152,19 +155,21 @@ def _load(
     run = run_directory.load(folder, 'model')
     _check_known(from_logits, run.from_logits)
     return run.model, run.metadata['class_names'], run.from_logits
-  model, class_names = factories.load_model(path), _class_names(folder)
+  class_names, known = _exported(folder)
+  model = factories.load_model(path)
   if not folder.is_dir():
+    given = known if from_logits is None else from_logits
     compiled = losses.compiled_from_logits(model)
     try:
-      known = losses.are_logits(model, from_logits, compiled)
+      known = losses.are_logits(model, given, compiled)
     except errors.InputError as error:
       if error.argument != 'model':
         raise
       raise errors.InputError('model', path, error.hint) from error
     return model, class_names, known
-  if class_names is not None:  # of an export, which gives probabilities
-    _check_known(from_logits, False)
-    return model, class_names, False
+  if known is not None:
+    _check_known(from_logits, known)
+    return model, class_names, known
   if from_logits is None:
     hint = 'does not say whether outputs are logits; give --[no]from_logits'
     raise errors.InputError('model', path, hint)
@@ -178,13 +183,20 @@ def _check_known(given: bool | None, known: bool) -> None:
     raise errors.InputError('from_logits', given, hint)
 
 
-def _class_names(path: pathlib.Path) -> list[str] | None:
-  """Returns the class names that safl-export wrote beside a model, if any."""
+def _exported(path: pathlib.Path) -> tuple[list[str] | None, bool | None]:
+  """Reads the export.json of a model, if it lists the model.
+
+  Returns:
+    The class names, and whether outputs are logits; None if not known.
+  """
   from safl_tf.training import export_files
 
-  metadata = export_files.read(path.resolve().parent)
-  is_listed = path.resolve().name in metadata['files']
-  return metadata.get('class_names') if is_listed else None
+  path = export_files.exported_path(path)
+  info = export_files.read(path.parent)
+  if path.name not in info['files']:
+    return None, None
+  known = {'logits': True, 'probabilities': False}
+  return info.get('class_names'), known.get(info['outputs'].get(path.name))
 
 
 def _predict(

@@ -1,11 +1,14 @@
-"""Exports the global model of a run as a SavedModel and a .keras file.
+"""Exports the global model of a run as a SavedModel, .keras and .tflite file.
 
   safl-export --run=runs/safl_mnist_sample
+  safl-export --run=runs/safl_mnist_sample --format=all
 
-The SavedModel maps raw inputs (uint8 images) to class probabilities; the .keras
-file is the plain Keras model. A process without safl_tf loads both and compares
-their predictions before the export replaces an older one. Files that are not of
-an earlier export are never replaced.
+The SavedModel, saved_model/1/, and the LiteRT file, model.tflite, map raw
+inputs (uint8 images) to class probabilities; model.keras is the plain Keras
+model, whose outputs may be logits: export.json says it. A process without
+safl_tf loads all files and compares their predictions before the export
+replaces an older one. Files that are not of an earlier export are never
+replaced.
 """
 
 import dataclasses
@@ -28,7 +31,9 @@ class _Flags(group.Group, topic='export'):
   output: str | None = group.text(
     None, 'Folder to write to; export/ in the folder of the run if not given.'
   )
-  format: str = group.choice('both', _FORMATS, 'Formats to write.')
+  format: str = group.choice(
+    'both', _FORMATS, 'Formats to write; both is savedmodel and keras.'
+  )
 
 
 def main(flags: absl_flags.FlagValues) -> None:
@@ -50,10 +55,11 @@ def main(flags: absl_flags.FlagValues) -> None:
         loaded.model,
         output,
         loaded.input_spec,
-        loaded.from_logits,
+        'softmax' if loaded.from_logits else None,
         flags.format,
         loaded.metadata,
         argument,
+        new_process=True,
       )
   except export.ExportError as error:
     raise errors.RunError(f'--run={run}: {error}') from error

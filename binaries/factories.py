@@ -4,6 +4,7 @@ import contextlib
 import functools
 import json
 import os
+import pathlib
 import zipfile
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from safl_tf.core import algorithm as algorithm_lib
 from safl_tf.core import client_config, flat_model, process
 from safl_tf.data import dataset as dataset_lib
 from safl_tf.models import lenet5, light_vgg
+from safl_tf.training import export_files
 from safl_tf.util import errors, validation
 
 from .flags.run_config import RunConfig
@@ -76,10 +78,16 @@ def _algorithm(config: RunConfig) -> algorithm_lib.Algorithm:
 
 
 def load_model(path: str) -> keras.Layer:
-  """Loads a .keras file, or the serving signature of a SavedModel."""
+  """Loads a .keras file, or the serving signature of a SavedModel.
+
+  The path of a SavedModel may be a folder of numbered versions.
+  """
   try:
     if os.path.isdir(path):
-      return keras.layers.TFSMLayer(path, call_endpoint='serving_default')
+      folder = export_files.find_saved_model(pathlib.Path(path))
+      return keras.layers.TFSMLayer(
+        str(folder), call_endpoint='serving_default'
+      )
     model = keras.models.load_model(path, compile=False)
   except Exception as error:
     hint = f'cannot be loaded by Keras ({errors.reason(error)})'

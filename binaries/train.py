@@ -107,7 +107,7 @@ def _export(config: RunConfig, result: Any, dataset: Any) -> str | None:
         result.model,
         folder,
         model.input_spec,
-        model.from_logits,
+        'softmax' if model.from_logits else None,
         formats,
         metadata,
         'experiment',

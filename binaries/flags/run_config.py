@@ -44,7 +44,9 @@ class Run(Group, topic='run'):
     'global model on the data of each client.',
   )
   export: str = choice(
-    'both', choices.EXPORTS, 'Formats to export the global model in.'
+    'both',
+    choices.EXPORTS,
+    'Formats to export the global model in; both is savedmodel and keras.',
   )
 
 

@@ -1,10 +1,10 @@
-"""Exports the global model as a SavedModel and a .keras file.
+"""Exports the global model as a SavedModel, a .keras file or a LiteRT file.
 
-A new process without this package must load an export and reproduce the
-predictions before the export replaces an earlier one.
+An export is loaded and must reproduce the predictions before it replaces an
+earlier one.
 """
 
-import functools
+import contextlib
 import json
 import os
 import pathlib
@@ -12,82 +12,88 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from safl_tf.core import losses
-from safl_tf.data import arrays
-from safl_tf.training import export_check, export_files
-from safl_tf.training.export_files import KERAS_FILE, SAVED_MODEL
-from safl_tf.util import choices, errors, output_folder, validation
+from safl_tf.core import initial_draw
+from safl_tf.training import export_check, export_files, export_formats
+from safl_tf.training.export_formats import ExportError
+from safl_tf.util import choices, errors, hardware, output_folder, validation
 
-_FILES = {
-  'both': [SAVED_MODEL, KERAS_FILE],
-  'savedmodel': [SAVED_MODEL],
-  'keras': [KERAS_FILE],
-  'none': [],
-}
 _TIMEOUT_SECONDS = 600
-
-
-class ExportError(errors.RunError):
-  """A model cannot be written, or the export predicts something else."""
+_BATCH_SIZES = (1, 7)
+# Largest differences, as shares of the largest output above 1.
+_TOLERANCE, _HALF_TOLERANCE = 1e-5, 1e-2
 
 
 def export(
   model: keras.Model,
   folder: str | pathlib.Path,
   input_spec: Any,
-  from_logits: bool,
+  activation: str | None,
   formats: str = 'both',
   metadata: Mapping[str, Any] | None = None,
   argument: str = 'folder',
   replace_current: bool = True,
+  new_process: bool = False,
 ) -> list[pathlib.Path]:
   """Writes and verifies an export of a model.
 
-  The serving signature of `saved_model/` maps the model's inputs, of any batch
-  size, to class probabilities. `model.keras` is the unchanged Keras model; the
-  built-in models output logits.
+  The serving signature of `saved_model/1/` and `model.tflite` map the model's
+  inputs, of any batch size, to `probabilities`, or to `outputs` if there is
+  neither an activation nor a name of a class. `model.keras` is the unchanged
+  Keras model; the built-in models output logits. `export.json` says under
+  `outputs` which is which.
 
   Args:
     model: a plain Keras model.
     folder: the directory: new, empty or of earlier exports. Only a verified
       export replaces an earlier one, and no other files are replaced.
     input_spec: `flat_model.FlatModel.input_spec`.
-    from_logits: whether the model's outputs are logits.
-    formats: 'both', 'savedmodel', 'keras' or 'none'.
-    metadata: JSON values for `export.json`, such as the names of the classes.
+    activation: the function that is applied to the model's outputs when it is
+      served: 'softmax', 'sigmoid' or None.
+    formats: 'both' (savedmodel and keras), 'savedmodel', 'keras', 'tflite',
+      'all' or 'none'.
+    metadata: JSON values for `export.json`. Names under `class_names` are also
+      in the SavedModel: its signature `classes` maps class numbers to names.
     argument: the argument or flag that gave the folder, for errors.
     replace_current: whether to replace an export with the same metadata too.
+    new_process: whether to load the export in a process of its own, which does
+      not import this package: slower, and shows that nothing else is needed.
 
   Returns:
     The paths of the export, without `export.json`.
 
   Raises:
-    ExportError: the model could not be written, or a new process could not load
-      it or predicted something else.
+    ExportError: the model could not be written, or the export could not be
+      loaded or predicted something else.
     errors.RunError: files that are not of an earlier export are in the way.
   """
-  names = _FILES[validation.choice('export', formats, choices.EXPORTS)]
+  validation.choice('export', formats, choices.EXPORTS)
+  names = export_formats.FILES[formats]
   if not names:
     return []
   folder = pathlib.Path(folder)
   metadata = {} if metadata is None else metadata
+  class_names = metadata.get('class_names')
+  serving = export_formats.Serving(model, input_spec, activation, class_names)
+  outputs = {name: serving.outputs[name] for name in names}
+  check = _check_in_new_process if new_process else _check
   with output_folder.opened(folder, 'export', argument):
     export_files.recover(folder)
-    current = export_files.is_current(folder, names, metadata)
+    current = export_files.is_current(folder, outputs, metadata)
     if replace_current or not current:
       export_files.check_own(folder, names)
       new = pathlib.Path(tempfile.mkdtemp(dir=folder, prefix=export_files.NEW))
       try:
-        _write(model, new, names, input_spec, from_logits)
-        _check(model, new, names, input_spec, from_logits)
-        export_files.write(new, folder, names, metadata)
+        with _undisturbed(names):
+          export_formats.write(serving, new, names)
+          check(new, *_request(serving, names))
+        export_files.write(new, folder, outputs, metadata)
       except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         raise
@@ -95,69 +101,83 @@ def export(
   return [folder / name for name in names]
 
 
-def _write(
-  model: keras.Model,
-  folder: pathlib.Path,
-  names: list[str],
-  input_spec: Any,
-  from_logits: bool,
-) -> None:
-  """Writes the files of an export."""
-  try:
-    if SAVED_MODEL in names:
-      _write_saved_model(model, folder / SAVED_MODEL, input_spec, from_logits)
-    if KERAS_FILE in names:
-      model.save(folder / KERAS_FILE)
-  except Exception as error:  # user layers may raise anything
-    raise ExportError(f'the model could not be written: {error}') from error
+@contextlib.contextmanager
+def _undisturbed(names: list[str]) -> Iterator[None]:
+  """Keeps random states, from which new layers draw, and LiteRT's messages."""
+  with contextlib.ExitStack() as stack:
+    stack.enter_context(initial_draw.seeded(0))
+    if export_files.TFLITE_FILE in names:
+      stack.enter_context(hardware.quiet())
+    yield
 
 
-def _write_saved_model(
-  model: keras.Model, path: pathlib.Path, input_spec: Any, from_logits: bool
-) -> None:
-  signature = arrays.map_spec(
-    lambda spec: tf.TensorSpec([None, *spec['shape']], spec['dtype']),
-    input_spec,
+def _request(
+  serving: export_formats.Serving, names: list[str]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+  """Returns what `export_check.check` compares an export with."""
+  request = {
+    'files': names,
+    'tolerance': _HALF_TOLERANCE if serving.is_half else _TOLERANCE,
+    'inputs': keras.tree.map_structure(lambda s: s.name, serving.signature),
+    'output': serving.output,
+    'version': export_files.VERSION,
+    'class_names': serving.class_names and list(serving.class_names),
+    'batches': len(_BATCH_SIZES),
+  }
+  batches = [_batch(serving, size) for size in _BATCH_SIZES]
+  return request, batches
+
+
+def _batch(serving: export_formats.Serving, size: int) -> dict[str, Any]:
+  """Returns random inputs and what the model makes of them."""
+  specs = keras.tree.flatten(serving.signature)
+  inputs = [_random_inputs(spec, size) for spec in specs]
+  structure = keras.tree.pack_sequence_as(
+    serving.signature, [tf.constant(array) for array in inputs]
   )
+  outputs, served = serving.call(structure)
+  by_name = zip(specs, inputs, strict=True)
+  return {
+    'outputs': outputs.numpy(),
+    'served': served.numpy(),
+    **{f'inputs/{spec.name}': array for spec, array in by_name},
+  }
 
-  def serve(inputs: Any) -> tf.Tensor:
-    outputs = tf.cast(model(inputs, training=False), tf.float32)
-    return losses.probabilities(outputs, from_logits)
 
-  archive = keras.export.ExportArchive()
-  archive.track(model)
-  archive.add_endpoint('serve', serve, input_signature=[signature])
-  archive.write_out(str(path), verbose=False)
+def _random_inputs(spec: tf.TensorSpec, size: int) -> np.ndarray:
+  rng = np.random.Generator(np.random.Philox(key=size))
+  shape = (size, *spec.shape[1:])
+  if spec.dtype == tf.string:
+    return rng.integers(0, 1000, shape).astype(np.bytes_)
+  dtype = np.dtype(spec.dtype.as_numpy_dtype)
+  if dtype.kind in 'iu':
+    return rng.integers(0, 256 if dtype == np.uint8 else 2, shape, dtype)
+  return rng.standard_normal(shape).astype(dtype)
 
 
 def _check(
-  model: keras.Model,
-  folder: pathlib.Path,
-  names: list[str],
-  input_spec: Any,
-  from_logits: bool,
+  folder: pathlib.Path, request: dict[str, Any], batches: list[dict[str, Any]]
+) -> None:
+  """Loads an export in this process and compares predictions."""
+  try:
+    export_check.check(folder, request, batches)
+  except Exception as error:  # user layers may raise anything
+    raise ExportError(
+      f'the exported model was not verified: {errors.reason(error)}'
+    ) from error
+
+
+def _check_in_new_process(
+  folder: pathlib.Path, request: dict[str, Any], batches: list[dict[str, Any]]
 ) -> None:
   """Loads an export in another process and compares predictions."""
-  stored: dict[str, Any] = {}
-
-  def store(spec: dict[str, Any], batch: int) -> str:
-    key = f'inputs_{len(stored)}'
-    stored[key] = _random_inputs(spec, batch)
-    return key
-
-  batches = []
-  for size in (1, 7):
-    keys = arrays.map_spec(functools.partial(store, batch=size), input_spec)
-    inputs = keras.tree.map_structure(stored.__getitem__, keys)
-    outputs = tf.cast(model(inputs, training=False), tf.float32)
-    probabilities = losses.probabilities(outputs, from_logits)
-    stored[f'outputs_{size}'] = outputs.numpy()
-    stored[f'probabilities_{size}'] = probabilities.numpy()
-    batches.append((keys, f'outputs_{size}', f'probabilities_{size}'))
-  half = '16' in str(model.dtype_policy.compute_dtype)
-  request = (names, batches, 1e-2 if half else 1e-5)
+  arrays = {
+    f'{number}/{name}': array
+    for number, batch in enumerate(batches)
+    for name, array in batch.items()
+  }
   (folder / export_check.REQUEST).write_text(json.dumps(request))
-  np.savez(folder / export_check.ARRAYS, **stored)
+  np.savez(folder / export_check.ARRAYS, **arrays)
   try:
     done = subprocess.run(
       [sys.executable, '-P', export_check.__file__, str(folder)],
@@ -174,12 +194,3 @@ def _check(
   if done.returncode != 0:
     lines = (done.stderr.strip() or f'exit {done.returncode}').splitlines()
     raise ExportError(f'the exported model was not verified: {lines[-1]}')
-
-
-def _random_inputs(spec: dict[str, Any], batch: int) -> np.ndarray:
-  rng = np.random.Generator(np.random.Philox(key=batch))
-  shape = (batch, *spec['shape'])
-  dtype = np.dtype(spec['dtype'])
-  if dtype.kind in 'iu':
-    return rng.integers(0, 256 if dtype == np.uint8 else 2, shape, dtype)
-  return rng.standard_normal(shape).astype(dtype)

@@ -21,7 +21,9 @@ from typing import Any
 from safl_tf.util import atomic_io, errors
 
 SAVED_MODEL = 'saved_model'
+VERSION = '1'  # the subfolder of SAVED_MODEL, as TensorFlow Serving needs it
 KERAS_FILE = 'model.keras'
+TFLITE_FILE = 'model.tflite'
 METADATA = 'export.json'
 NEW = '.new-'
 
@@ -37,55 +39,88 @@ def read(folder: pathlib.Path) -> dict[str, Any]:
   """
   path = folder / METADATA
   if not os.path.lexists(path):
-    return {'files': {}}
+    return {'files': {}, 'outputs': {}}
   try:
     info = json.loads(path.read_text(encoding='utf-8'))
   except (ValueError, RecursionError):
     info = None
   valid = isinstance(info, dict)
-  for key in ('files', 'earlier_files'):
+  for key in ('files', 'earlier_files', 'outputs'):
     valid = valid and isinstance(info.get(key, {}), dict)
-  classes = info.get('class_names', []) if valid else None
-  if not isinstance(classes, list) or not all(
-    isinstance(name, str) for name in classes
-  ):
+  classes = info.get('class_names') if valid else None
+  if classes is not None:
+    valid = isinstance(classes, list)
+    valid = valid and all(isinstance(name, str) for name in classes)
+  if not valid:
     raise errors.RunError(
       f'{path}: is damaged, or not from safl_tf; move it to another folder'
     )
-  return {'files': {}, **info}
+  return {'files': {}, 'outputs': {}, **info}
 
 
 def write(
   new: pathlib.Path,
   folder: pathlib.Path,
-  names: Iterable[str],
+  outputs: Mapping[str, str],
   metadata: Mapping[str, Any],
 ) -> None:
-  """Writes the export.json of a new export that replaces one in a folder."""
-  files = {name: digest(new / name) for name in names}
+  """Writes the export.json of a new export that replaces one in a folder.
+
+  Args:
+    new: the folder with the files of the new export.
+    folder: the folder that they are to be moved to.
+    outputs: what the model outputs, such as 'logits', for each file.
+    metadata: further JSON values.
+  """
+  files = {name: digest(new / name) for name in outputs}
   earlier = {n: d for n, d in _written(folder).items() if n not in files}
-  info = {**metadata, 'files': files, 'earlier_files': earlier}
+  info = {
+    **metadata,
+    'outputs': dict(outputs),
+    'files': files,
+    'earlier_files': earlier,
+  }
   atomic_io.write_json(new / METADATA, info)
 
 
 def is_current(
-  folder: pathlib.Path, names: Iterable[str], metadata: Mapping[str, Any]
+  folder: pathlib.Path, outputs: Mapping[str, str], metadata: Mapping[str, Any]
 ) -> bool:
-  """Returns whether a folder has these files unchanged, and this metadata."""
+  """Returns whether a folder has what `write` wrote, and unchanged."""
   try:
     info = read(folder)
   except errors.RunError:
     return False
-  files = info.pop('files')
+  files, found = info.pop('files'), info.pop('outputs')
   info.pop('earlier_files', None)
   return info == metadata and all(
-    name in files and digest(folder / name) == files[name] for name in names
+    name in files
+    and found.get(name) == output
+    and digest(folder / name) == files[name]
+    for name, output in outputs.items()
   )
 
 
-def is_own(path: str | os.PathLike[str]) -> bool:
-  """Returns whether export.json beside a file or folder has its digest."""
+def find_saved_model(path: pathlib.Path) -> pathlib.Path | None:
+  """Returns a SavedModel, or the highest numbered one in a folder, if any."""
+  versions = [v for v in path.glob('[0-9]*') if v.name.isdecimal()]
+  versions.sort(key=lambda v: int(v.name), reverse=True)
+  for folder in (path, *versions):
+    if (folder / 'saved_model.pb').is_file():
+      return folder
+  return None
+
+
+def exported_path(path: str | os.PathLike[str]) -> pathlib.Path:
+  """Returns the path beside export.json: a file, or the folder of versions."""
   path = pathlib.Path(path).resolve()
+  is_version = path.name.isdecimal() and path.is_dir()
+  return path.parent if is_version else path
+
+
+def is_own(path: str | os.PathLike[str]) -> bool:
+  """Returns whether export.json has the digest of a file or SavedModel."""
+  path = exported_path(path)
   return _written(path.parent).get(path.name) == digest(path)
 
 
@@ -129,7 +164,7 @@ def recover(folder: pathlib.Path) -> None:
         install(new, folder)
       else:
         shutil.rmtree(new)
-  for name in (SAVED_MODEL, KERAS_FILE):
+  for name in (SAVED_MODEL, KERAS_FILE, TFLITE_FILE):
     if not os.path.lexists(folder / name):
       if os.path.lexists(folder / f'{_OLD}{name}'):
         os.replace(folder / f'{_OLD}{name}', folder / name)

@@ -76,7 +76,8 @@ def start_tensorflow(op_threads: int = 0, num_ops: int = 0) -> None:
     num_ops: how many operations run at a time; both are the number of cores
       if 0.
   """
-  with _quiet(), _hidden('sklearn', 'pandas'):
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+  with quiet(), _hidden('sklearn', 'pandas'):
     import tensorflow as tf
 
     tf.get_logger().setLevel('ERROR')
@@ -88,9 +89,8 @@ def start_tensorflow(op_threads: int = 0, num_ops: int = 0) -> None:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
   """Discards the stderr output of native libraries."""
-  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   sys.stderr.flush()
   stderr = os.dup(2)
   null = os.open(os.devnull, os.O_WRONLY)

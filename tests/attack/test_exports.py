@@ -10,18 +10,24 @@ from safl_tf.training import export_files
 from safl_tf.util import errors, hardware
 from tests.binaries import programs
 
-NAMES = [export_files.SAVED_MODEL, export_files.KERAS_FILE]
+NAMES = [
+  export_files.SAVED_MODEL,
+  export_files.KERAS_FILE,
+  export_files.TFLITE_FILE,
+]
+OUTPUTS = dict.fromkeys(NAMES, 'probabilities')
 
 
 def make(folder, text, names=NAMES):
   """Writes files that look like those of an export."""
   for name in names:
-    if name == export_files.KERAS_FILE:
-      (folder / name).write_text(text)
+    if name == export_files.SAVED_MODEL:
+      version = folder / name / export_files.VERSION
+      (version / 'variables').mkdir(parents=True)
+      (version / 'saved_model.pb').write_text(text)
+      (version / 'variables' / 'data').write_text(f'{text} data')
     else:
-      (folder / name / 'variables').mkdir(parents=True)
-      (folder / name / 'saved_model.pb').write_text(text)
-      (folder / name / 'variables' / 'data').write_text(f'{text} data')
+      (folder / name).write_text(text)
 
 
 def prepare(folder, text, number, names=NAMES):
@@ -29,7 +35,8 @@ def prepare(folder, text, number, names=NAMES):
   new = folder / f'.new-{number:08d}'
   new.mkdir()
   make(new, text, names)
-  export_files.write(new, folder, names, {'round': number})
+  outputs = {name: OUTPUTS[name] for name in names}
+  export_files.write(new, folder, outputs, {'round': number})
   return new
 
 
@@ -40,9 +47,9 @@ def install(folder, text, number, names=NAMES):
 def check(folder, text, number):
   """The folder has this export, complete, and no left-overs."""
   assert sorted(os.listdir(folder)) == sorted([*NAMES, 'export.json'])
-  assert export_files.is_current(folder, NAMES, {'round': number})
+  assert export_files.is_current(folder, OUTPUTS, {'round': number})
   assert (folder / 'model.keras').read_text() == text
-  assert (folder / 'saved_model' / 'saved_model.pb').read_text() == text
+  assert (folder / 'saved_model' / '1' / 'saved_model.pb').read_text() == text
 
 
 class KilledError(BaseException):
@@ -83,9 +90,11 @@ def test_killed_at_every_step(tmp_path, earlier):
     new = prepare(folder, 'new', 2)
     ended = killed_after(lives, lambda: export_files.install(new, folder))  # noqa: B023
     for number, text in ((1, 'old'), (2, 'new')):
-      if export_files.is_current(folder, NAMES, {'round': number}):
+      if export_files.is_current(folder, OUTPUTS, {'round': number}):
         assert (folder / 'model.keras').read_text() == text
-        assert (folder / 'saved_model' / 'saved_model.pb').read_text() == text
+        assert (
+          folder / 'saved_model' / '1' / 'saved_model.pb'
+        ).read_text() == text
     while not killed_after(lives, lambda: export_files.recover(folder)):  # noqa: B023
       lives += 1
     check(folder, 'new', 2)
@@ -153,9 +162,11 @@ def test_what_was_not_exported_is_not_replaced(tmp_path, name, change):
 def test_a_file_of_an_earlier_export_stays_own(tmp_path):
   install(tmp_path, 'one', 1)
   install(tmp_path, 'two', 2, ['model.keras'])
-  assert (tmp_path / 'saved_model' / 'saved_model.pb').read_text() == 'one'
+  assert (
+    tmp_path / 'saved_model' / '1' / 'saved_model.pb'
+  ).read_text() == 'one'
   assert export_files.is_own(tmp_path / 'saved_model')
-  assert not export_files.is_current(tmp_path, NAMES, {'round': 2})
+  assert not export_files.is_current(tmp_path, OUTPUTS, {'round': 2})
   install(tmp_path, 'three', 3)
   check(tmp_path, 'three', 3)
 
@@ -170,6 +181,7 @@ BROKEN = {
   'deep': '[' * 100_000,
   'files a list': '{"files": ["saved_model"]}',
   'earlier files a string': '{"files": {}, "earlier_files": "x"}',
+  'outputs a list': '{"files": {}, "outputs": []}',
   'class names a number': '{"files": {}, "class_names": 3}',
   'class names numbers': '{"files": {}, "class_names": [1, 2]}',
 }
@@ -179,7 +191,7 @@ BROKEN = {
 def test_broken_export_json(call, no_tensorflow, tmp_path, content):
   install(tmp_path, 'old', 1)
   (tmp_path / 'export.json').write_text(BROKEN[content])
-  assert not export_files.is_current(tmp_path, NAMES, {'round': 1})
+  assert not export_files.is_current(tmp_path, OUTPUTS, {'round': 1})
   outcome = call('evaluate', f'--model={tmp_path}/saved_model')
   assert (outcome.code, outcome.out) == (1, '')
   assert outcome.err == (
@@ -199,7 +211,7 @@ def started(monkeypatch):
 
 
 def change_byte(folder):
-  path = folder / 'variables' / 'data'
+  path = folder / '1' / 'variables' / 'data'
   path.write_text(path.read_text().replace('o', 'a'))
 
 
@@ -210,8 +222,10 @@ FOREIGN = {
   'added folder': lambda f: (f / 'assets').mkdir(),
   'added link': lambda f: (f / 'assets').symlink_to('/'),
   'added pipe': lambda f: os.mkfifo(f / 'pipe'),
-  'lost file': lambda f: (f / 'variables' / 'data').unlink(),
-  'renamed file': lambda f: (f / 'variables').rename(f / 'variable'),
+  'added version': lambda f: shutil.copytree(f / '1', f / '2'),
+  'renamed version': lambda f: (f / '1').rename(f / '2'),
+  'lost file': lambda f: (f / '1' / 'variables' / 'data').unlink(),
+  'renamed file': lambda f: (f / '1/variables').rename(f / '1/variable'),
   'moved': lambda f: f.rename(f.parent / 'model'),
 }
 
@@ -219,27 +233,40 @@ FOREIGN = {
 @pytest.mark.parametrize('case', FOREIGN)
 def test_a_foreign_saved_model_needs_trust(call, started, tmp_path, case):
   install(tmp_path, 'old', 1)
-  path = tmp_path / 'saved_model'
-  FOREIGN[case](path)
-  path = path if path.exists() else tmp_path / 'model'
-  outcome = call('evaluate', f'--model={path}')
-  programs.check_refused(
-    outcome,
-    'evaluate',
-    f'--model={path}: is a SavedModel that safl-export did not write ... can '
-    'run code ... --trust',
-  )
-  outcome = call('evaluate', f'--model={path}', '--trust')
-  assert outcome.err == 'safl-evaluate: would load the model\n'
+  base = tmp_path / 'saved_model'
+  FOREIGN[case](base)
+  base = base if base.exists() else tmp_path / 'model'
+  for path in (base, export_files.find_saved_model(base)):
+    outcome = call('evaluate', f'--model={path}')
+    programs.check_refused(
+      outcome,
+      'evaluate',
+      f'--model={path}: is a SavedModel that safl-export did not write ... can '
+      'run code ... --trust',
+    )
+    outcome = call('evaluate', f'--model={path}', '--trust')
+    assert outcome.err == 'safl-evaluate: would load the model\n'
 
 
-@pytest.mark.parametrize('part', ['saved_model', 'saved_model/', 'l', 'x/../l'])
+@pytest.mark.parametrize(
+  'part', ['saved_model', 'saved_model/', 'saved_model/1', 'l', 'l/1', 'x/../l']
+)
 def test_an_own_saved_model_needs_no_trust(call, started, tmp_path, part):
   install(tmp_path, 'old', 1)
   (tmp_path / 'l').symlink_to('saved_model')
   (tmp_path / 'x').mkdir()
   outcome = call('evaluate', f'--model={tmp_path}/{part}')
   assert outcome.err == 'safl-evaluate: would load the model\n'
+
+
+def test_the_highest_version_counts(tmp_path):
+  for name in ('1', '9', '10', '11', '100x', 'x'):
+    (tmp_path / name).mkdir()
+    if name != '11':
+      (tmp_path / name / 'saved_model.pb').write_text('')
+  assert export_files.find_saved_model(tmp_path) == tmp_path / '10'
+  assert export_files.find_saved_model(tmp_path / '9') == tmp_path / '9'
+  assert export_files.find_saved_model(tmp_path / '11') is None
 
 
 def test_trust_has_no_effect_on_others(call, no_tensorflow, tmp_path):

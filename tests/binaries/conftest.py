@@ -37,10 +37,10 @@ def finished(tmp_path_factory):
 
 @pytest.fixture(scope='session')
 def exported(finished, tmp_path_factory):
-  """The same run, exported; not to be changed."""
+  """The same run, exported in all formats; not to be changed."""
   run = tmp_path_factory.mktemp('exported') / 'run'
   shutil.copytree(finished, run)
-  assert programs.call('export', f'--run={run}') == 0
+  assert programs.call('export', f'--run={run}', '--format=all') == 0
   return run
 
 

@@ -15,7 +15,8 @@ def scores(outcome):
 
 
 @pytest.mark.parametrize(
-  'part', ['', 'export/saved_model', 'export/model.keras']
+  'part',
+  ['', 'export/saved_model', 'export/saved_model/1', 'export/model.keras'],
 )
 def test_scores(exported, call, part):
   last = metrics_log.read_csv(exported / 'metrics.csv')[-1]

@@ -1,7 +1,7 @@
+import copy
 import json
-import pathlib
+import os
 import shutil
-import subprocess
 import zipfile
 
 import keras
@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from safl_tf.data import registry
-from safl_tf.training import export, export_check, run_directory
+from safl_tf.training import export, export_formats, run_directory
 from tests.binaries import programs
 
 
@@ -31,6 +31,7 @@ def test_files(exported):
     '.safl_tf',
     'export.json',
     'model.keras',
+    'model.tflite',
     'saved_model',
   }
   about = json.loads((exported / 'export' / 'export.json').read_text())
@@ -40,21 +41,18 @@ def test_files(exported):
 
 def test_saved_model(exported, images):
   wanted = run_directory.load(exported).model
-  loaded = tf.saved_model.load(str(exported / 'export' / 'saved_model'))
+  loaded = tf.saved_model.load(str(exported / 'export' / 'saved_model' / '1'))
   serve = loaded.signatures['serving_default']
-  [(name, spec)] = serve.structured_input_signature[1].items()
-  assert spec.dtype == tf.uint8
-  assert spec.shape.as_list() == [None, 28, 28, 1]
-  for size in (1, 5):
-    batch = tf.constant(images[:size])
-    [probabilities] = serve(**{name: batch}).values()
-    assert probabilities.shape == (size, 10)
-    np.testing.assert_allclose(
-      tf.reduce_sum(probabilities, axis=1), 1, atol=1e-6
-    )
-    np.testing.assert_allclose(
-      probabilities, tf.nn.softmax(wanted(batch)), atol=1e-6
-    )
+  assert serve.structured_input_signature[1] == {
+    'inputs': tf.TensorSpec([None, 28, 28, 1], tf.uint8, 'inputs')
+  }
+  batch = tf.constant(images[:5])
+  probabilities = serve(inputs=batch)['probabilities']
+  np.testing.assert_allclose(
+    probabilities, tf.nn.softmax(wanted(batch)), atol=1e-6
+  )
+  classes = loaded.signatures['classes'](indices=tf.constant([7, 0]))
+  assert classes['class_names'].numpy().tolist() == [b'7', b'0']
 
 
 def test_keras_file(exported, images):
@@ -71,56 +69,26 @@ def test_keras_file(exported, images):
   np.testing.assert_array_equal(model(images[:5]), wanted(images[:5]))
 
 
-def shifted(model):
-  """The model with other weights."""
-  other = keras.models.clone_model(model)
-  other.set_weights([w + 0.01 for w in model.get_weights()])
-  return other
+def test_wrong_saved_model(run, call, monkeypatch):
+  """A new process without safl_tf finds it, and the earlier export stays."""
+  write = export_formats.write_saved_model
 
+  def write_another(serving, path):
+    other = copy.copy(serving)
+    other.model = keras.models.clone_model(serving.model)
+    write(other, path)
 
-def sabotage_saved_model(monkeypatch):
-  write = export._write_saved_model
-  monkeypatch.setattr(
-    export,
-    '_write_saved_model',
-    lambda model, *args: write(shifted(model), *args),
-  )
-
-
-def sabotage_keras(monkeypatch):
-  save = keras.Sequential.save
-  monkeypatch.setattr(
-    keras.Sequential, 'save', lambda model, path: save(shifted(model), path)
-  )
-
-
-def check_refused(run, call, name, *arguments):
+  monkeypatch.setattr(export_formats, 'write_saved_model', write_another)
   before = programs.snapshot(run)
-  outcome = call('export', f'--run={run}', *arguments)
+  outcome = call('export', f'--run={run}')
   assert outcome.code == 1
   assert outcome.err.startswith(
     f'safl-export: --run={run}: the exported model was not verified: '
-    f'{name}: predictions differ by '
+    'saved_model: predictions differ by '
   )
   assert outcome.err.count('\n') == 1
   assert outcome.out == ''
   assert programs.snapshot(run) == before
-
-
-def test_wrong_saved_model(run, call, monkeypatch):
-  sabotage_saved_model(monkeypatch)
-  check_refused(run, call, 'saved_model')
-
-
-def test_wrong_keras_file(run, call, monkeypatch):
-  def check_here(command, **options):
-    with pytest.raises(SystemExit) as caught:
-      export_check.main(pathlib.Path(command[-1]))
-    return subprocess.CompletedProcess(command, 1, '', str(caught.value))
-
-  sabotage_keras(monkeypatch)
-  monkeypatch.setattr(subprocess, 'run', check_here)
-  check_refused(run, call, 'model.keras', '--format=keras')
 
 
 def test_model_that_cannot_be_written(run, call, monkeypatch):
@@ -128,7 +96,7 @@ def test_model_that_cannot_be_written(run, call, monkeypatch):
     raise ValueError('no\nway')
 
   before = programs.snapshot(run)
-  monkeypatch.setattr(export, '_write_saved_model', fail)
+  monkeypatch.setattr(export_formats, 'write_saved_model', fail)
   outcome = call('export', f'--run={run}', '--format=savedmodel')
   assert (outcome.code, outcome.err) == (
     1,
@@ -138,14 +106,16 @@ def test_model_that_cannot_be_written(run, call, monkeypatch):
 
 
 def test_elsewhere(run, call, tmp_path, monkeypatch):
-  monkeypatch.setattr(export, '_check', lambda *args: None)
+  """LiteRT's file, in a folder of the user's choice."""
+  monkeypatch.setattr(export, '_check_in_new_process', export._check)
   shutil.rmtree(run / 'export')
-  arguments = (f'--run={run}', f'--output={tmp_path}/a/b', '--format=keras')
+  arguments = (f'--run={run}', f'--output={tmp_path}/a/b', '--format=tflite')
   outcome = call('export', *arguments)
-  assert outcome.code == 0
-  assert f'  {tmp_path}/a/b/model.keras\n' in outcome.out
+  assert (outcome.code, outcome.err) == (0, '')
+  assert f'  {tmp_path}/a/b/model.tflite\n' in outcome.out
+  names = ['.safl_tf', 'export.json', 'model.tflite']
+  assert sorted(os.listdir(tmp_path / 'a' / 'b')) == names
   assert not (run / 'export').exists()
-  assert keras.models.load_model(tmp_path / 'a' / 'b' / 'model.keras')
 
 
 def test_output_that_is_no_folder(run, call, tmp_path):

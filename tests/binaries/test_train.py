@@ -269,6 +269,7 @@ def test_export_of_a_run(train, monkeypatch):
   assert about == {
     'round': 2,
     'class_names': list('0123456789'),
+    'outputs': {'model.keras': 'logits', 'saved_model': 'probabilities'},
     'files': {
       name: export_files.digest(run / 'export' / name) for name in names[2:]
     },

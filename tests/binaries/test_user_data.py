@@ -170,7 +170,7 @@ def test_class_names_of_exported_models(home, call, linear):
   folder.mkdir()
   (folder / 'model.keras').write_bytes(linear.read_bytes())
   about = {'class_names': ['cat', 'bee', 'ant']}
-  export_files.write(folder, folder, ['model.keras'], about)
+  export_files.write(folder, folder, {'model.keras': 'logits'}, about)
   outcome = succeed(
     call(
       'evaluate',

@@ -87,11 +87,11 @@ def test_a_grown_model_is_loaded(grown):
 
 
 def test_a_grown_model_is_exported(grown, tmp_path):
-  """A fresh process loads it and predicts the same, or this raises."""
+  """It is loaded and predicts the same, or this raises."""
   folder, _ = grown
   loaded = run_directory.load(folder)
   paths = export.export(
-    loaded.model, tmp_path, loaded.input_spec, loaded.from_logits, 'savedmodel'
+    loaded.model, tmp_path, loaded.input_spec, 'softmax', 'savedmodel'
   )
   assert [path.name for path in paths] == ['saved_model']
 
