@@ -105,6 +105,9 @@ def _model(
   name = config.model
   if name.endswith('.keras'):
     return load_model(name)
+  if dataset.num_classes is None:
+    hint = f'is for classes; give a .keras file that predicts {dataset.task}'
+    raise errors.InputError('model', name, hint)
   if len(dataset.input_shape) != 3:
     raise errors.InputError(
       'model',

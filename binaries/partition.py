@@ -17,7 +17,7 @@ import pathlib
 from absl import flags as absl_flags
 
 from safl_tf.data.files import spec
-from safl_tf.util import atomic_io, hardware, output_folder
+from safl_tf.util import atomic_io, choices, hardware, output_folder
 
 from . import program
 from .flags import group, presets
@@ -35,7 +35,7 @@ class _Run(group.Group, topic='run'):
 
 def main(flags: absl_flags.FlagValues) -> None:
   """Writes the manifest, the report and the plot of a partition."""
-  from safl_tf.data import heterogeneity, partition, registry
+  from safl_tf.data import heterogeneity, partition
   from safl_tf.reporting import plots
 
   data, config = Data.get(flags), Partition.get(flags)
@@ -45,20 +45,23 @@ def main(flags: absl_flags.FlagValues) -> None:
   data = data.resolve_data()
   config = config.without_unused().resolve_partition(data.dataset)
   folder = _folder(flags.output_dir, data.dataset, config.partition)
-  if data.dataset != registry.SAMPLE:
+  if data.dataset not in choices.BUNDLED_DATASETS:
     hardware.start_tensorflow()
   dataset = data.load()
   clients, used_flags = config.clients(dataset, flags.seed)
   manifest = partition.to_manifest(clients, dataset.name, used_flags)
-  counts = clients.label_counts()
-  report = heterogeneity.report(counts, flags.seed)
+  counts, names = heterogeneity.table(clients, dataset.class_names)
+  if clients.num_classes is None:
+    report = heterogeneity.Sizes.of(clients.sizes)
+  else:
+    report = heterogeneity.report(counts, flags.seed)
   with output_folder.opened(folder, 'partition', 'output_dir'):
     atomic_io.write_text(folder / 'manifest.json', manifest)
     path = folder / 'heterogeneity.json'
     atomic_io.write_json(path, dataclasses.asdict(report))
     title = f'{used_flags.get("partition", "manifest")} on {dataset.name}'
     picture = folder / 'partition.png'
-    plots.partition(counts, dataset.class_names, picture, title)
+    plots.partition(counts, names, picture, title)
   print(report)
   print(f'files            {folder}')
 

@@ -76,6 +76,7 @@ def train(
 
 def _write_results(config: RunConfig, result: Any, dataset: Any) -> None:
   """Writes the plots and, with --client_table, clients.csv."""
+  from safl_tf.data import heterogeneity
   from safl_tf.reporting import plots
   from safl_tf.training import evaluation, metrics_log
 
@@ -85,8 +86,7 @@ def _write_results(config: RunConfig, result: Any, dataset: Any) -> None:
   plots.write_all(
     config.path,
     result.history,
-    result.process.clients.label_counts(),
-    dataset.class_names,
+    *heterogeneity.table(result.process.clients, dataset.class_names),
     f'{config.algorithm}, {config.model} on {dataset.name}',
   )
 

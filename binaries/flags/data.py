@@ -31,6 +31,8 @@ class Data(Group, topic='data'):
   dataset: str = text(
     'mnist_sample',
     'mnist_sample (bundled), mnist, fashion_mnist, cifar10, speech_commands, '
+    'diabetes (regression, bundled), synthetic_multi_label (several labels, '
+    'bundled), python_docs (next characters, bundled), '
     'tfds:NAME for another image classification data set of TFDS, or a data '
     'file: npz:FILE (arrays x and y; optionally x_test, y_test, client), '
     'csv:FILE (a label and numbers per line) or folder:FOLDER (a folder of '

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 _MANIFEST = 'manifest:'
 _MAX_LABELS = 7  # the paper's
-_SAMPLE_SIZES = {'num_clients': 20, 'mean_examples': 200.0}
+_SIZES: dict[str, dict[str, Any]] = {
+  **{name: {'num_clients': 20} for name in choices.BUNDLED_DATASETS},
+  'mnist_sample': {'num_clients': 20, 'mean_examples': 200.0},
+}
 _PAPER_SIZES = {'num_clients': 80, 'mean_examples': 600.0}
 # Arguments of partitions whose flags have longer names.
 _FLAG_NAMES = {'alpha': 'dirichlet_alpha', 'sigma': 'quantity_sigma'}
@@ -41,12 +44,13 @@ class Partition(Group, topic='partition'):
   )
   num_clients: int | None = integer(
     None,
-    '[n] Number of clients; 20 for mnist_sample, else 80. client and manifest '
+    '[n] Number of clients; 20 for bundled data, else 80. client and manifest '
     'determine it themselves and refuse another number.',
   )
   mean_examples: float | None = real(
     None,
-    '[m] Mean number of examples per client; 200 for mnist_sample, else 600.',
+    '[m] Mean number of examples per client; 200 for mnist_sample, 600 for '
+    'data that are not bundled; else, the examples are divided by n.',
     _SIZES_DRAWN,
   )
   variance_examples: float = real(
@@ -91,7 +95,7 @@ class Partition(Group, topic='partition'):
 
     `num_clients` stays None if only the data determine it.
     """
-    sizes = _SAMPLE_SIZES if dataset == 'mnist_sample' else _PAPER_SIZES
+    sizes = _SIZES.get(dataset, _PAPER_SIZES)
     values: dict[str, Any] = {
       name: size for name, size in sizes.items() if getattr(self, name) is None
     }
@@ -122,10 +126,13 @@ class Partition(Group, topic='partition'):
     from safl_tf.data import client_data
 
     function, used_flags = self._build(dataset, seed)
-    x, y, num_classes = dataset.x_train, dataset.y_train, dataset.num_classes
     with _as_flag(self.partition):
       clients = client_data.ClientData.from_arrays(
-        x, y, function, num_classes=num_classes
+        dataset.x_train,
+        dataset.y_train,
+        function,
+        sample_weight=dataset.w_train,
+        class_names=dataset.class_names or None,
       )
     self._check_num_clients(clients.num_clients)
     return clients, used_flags
@@ -149,7 +156,7 @@ class Partition(Group, topic='partition'):
       return function, {'partition': name, 'min_examples': self.min_examples}
     values = {**dataclasses.asdict(self), 'seed': seed}
     if self.max_labels is None:
-      values['max_labels'] = min(_MAX_LABELS, dataset.num_classes)
+      values['max_labels'] = min(_MAX_LABELS, dataset.num_classes or 1)
     factory = getattr(partition_lib, 'by_labels' if name == 'labels' else name)
     flags = {
       argument: _FLAG_NAMES.get(argument, argument)

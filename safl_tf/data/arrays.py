@@ -107,6 +107,29 @@ def inputs(x: Any, rows: int) -> Any:
   return x
 
 
+def is_frame(value: Any) -> bool:
+  """Returns whether a value is a pandas DataFrame."""
+  return hasattr(value, 'columns') and hasattr(value, 'dtypes')
+
+
+def from_frame(name: str, frame: Any) -> Any:
+  """Converts a pandas DataFrame.
+
+  Returns:
+    Numbers [N, columns] if all columns are numbers, else a dict of columns.
+  """
+  columns: dict[str, np.ndarray] = {}
+  for i, column in enumerate(map(str, frame.columns)):
+    place = f'{name}[{column!r}]'
+    if column in columns:
+      raise errors.InputError(place, 'two columns', 'must be there only once')
+    columns[column] = _inputs(place, frame.iloc[:, i])
+    check_finite(place, columns[column])
+  if columns and all(c.dtype.kind in 'biuf' for c in columns.values()):
+    return np.stack(list(columns.values()), axis=1)
+  return columns or np.asarray(frame)
+
+
 def texts(name: str, values: np.ndarray) -> list[str]:
   """Returns text, or bytes of UTF-8, of any shape as a flat list.
 
@@ -199,6 +222,8 @@ def flatten(
 
 def _structure(x: Any) -> Any:
   """Converts inputs to an array, or a non-empty tuple or dict of arrays."""
+  if is_frame(x):
+    return from_frame('x', x)
   if isinstance(x, Mapping) and x:
     return {key: _inputs(f'x[{key!r}]', leaf) for key, leaf in x.items()}
   several = isinstance(x, list | tuple) and x

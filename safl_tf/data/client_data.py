@@ -74,13 +74,16 @@ class ClientData:
 
     Args:
       x: array [N, ...] of numbers or text, or a tuple, list or dict of such
-        arrays (a list becomes a tuple). Numbers are not copied.
+        arrays (a list becomes a tuple). Numbers are not copied. A pandas
+        DataFrame of numbers becomes an array [N, columns], any other a dict of
+        its columns.
       y: the targets:
         whole numbers [N] or [N, 1]: class numbers 0, 1, ...;
         text or a pandas categorical [N]: classes, numbered in sorted order or
         in that of the categories, see `class_numbers`;
         floats [N], [N, 1] or [N, ...]: numbers to predict, even if whole;
         whole numbers or booleans [N, ...]: several labels, or tokens.
+        A pandas Series is an array, and a DataFrame one of [N, columns].
       partition: a function from `safl_tf.data.partition`, or any
         `partition(y, num_classes) -> one index array per client`, or the index
         lists themselves.

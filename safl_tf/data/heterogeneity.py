@@ -13,11 +13,16 @@ total-variation distance of two distributions is
 
 import dataclasses
 import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from safl_tf.core import seeds
 from safl_tf.util import errors, validation
+
+if TYPE_CHECKING:
+  from safl_tf.data import client_data
 
 _BLOCK = 1 << 20  # proportions compared at once
 
@@ -47,15 +52,43 @@ class Spread:
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
-  """The heterogeneity of clients; the module has the formulas.
+class Sizes:
+  """How many examples clients have.
 
   Attributes:
     num_clients: n.
-    num_classes: C.
     total_examples: the sum of m_k.
     sizes: of m_k.
     size_gini: the Gini coefficient of m_k.
+  """
+
+  num_clients: int
+  total_examples: int
+  sizes: Spread
+  size_gini: float
+
+  @classmethod
+  def of(cls, sizes: np.ndarray) -> 'Sizes':
+    """Computes the statistics of m_k, int [n]."""
+    total = int(sizes.sum())
+    return Sizes(len(sizes), total, Spread.of(sizes), gini(sizes))
+
+  def __str__(self) -> str:
+    return '\n'.join(
+      [
+        f'clients          {self.num_clients:,}',
+        f'examples         {self.total_examples:,} in total',
+        f'  per client     {self.sizes.format(1)}; Gini {self.size_gini:.3f}',
+      ]
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Report(Sizes):
+  """The heterogeneity of clients; the module has the formulas.
+
+  Attributes:
+    num_classes: C.
     labels: of the number of labels of a client.
     entropy: of H_k, in bits.
     normalized_entropy: the mean of H_k / log2 C, in [0, 1]; 0 if C = 1.
@@ -64,11 +97,7 @@ class Report:
     pairs: the number of these pairs.
   """
 
-  num_clients: int
   num_classes: int
-  total_examples: int
-  sizes: Spread
-  size_gini: float
   labels: Spread
   entropy: Spread
   normalized_entropy: float
@@ -82,9 +111,7 @@ class Report:
     pairs = f'{self.pair_distance:.3f}, mean of {which} pairs'
     return '\n'.join(
       [
-        f'clients          {self.num_clients:,}',
-        f'examples         {self.total_examples:,} in total',
-        f'  per client     {self.sizes.format(1)}; Gini {self.size_gini:.3f}',
+        super().__str__(),
         f'labels           {self.num_classes:,}',
         f'  per client     {self.labels.format(1)}',
         f'  entropy        {self.entropy.format(2)} bits; '
@@ -117,11 +144,8 @@ def report(
   p_all = counts.sum(axis=0) / sizes.sum()
   first, second = _pairs(n, max_pairs, seed)
   return Report(
-    num_clients=n,
+    **vars(Sizes.of(sizes)),
     num_classes=C,
-    total_examples=int(sizes.sum()),
-    sizes=Spread.of(sizes),
-    size_gini=gini(sizes),
     labels=Spread.of((counts > 0).sum(axis=1)),
     entropy=Spread.of(bits),
     normalized_entropy=float(bits.mean() / math.log2(C)) if C > 1 else 0.0,
@@ -129,6 +153,18 @@ def report(
     pair_distance=_mean_distance(p, first, second),
     pairs=len(first),
   )
+
+
+def table(
+  clients: 'client_data.ClientData', class_names: Sequence[str]
+) -> tuple[np.ndarray, Sequence[str]]:
+  """Returns the label counts [n, C] and the labels to plot them with.
+
+  For targets without classes, the sizes are the counts of one label.
+  """
+  if clients.num_classes is None:
+    return clients.sizes[:, None], ['all']
+  return clients.label_counts(), class_names
 
 
 def entropy(p: np.ndarray) -> np.ndarray:

@@ -58,6 +58,14 @@ def read(
   """
   if _is_categorical(y):
     return class_numbers(y, class_names)
+  if arrays.is_frame(y):
+    y = arrays.from_frame('y', y)
+    if isinstance(y, dict) and len(y) == 1:
+      [y] = y.values()
+    if isinstance(y, dict):
+      columns = ', '.join(y)
+      hint = 'must be numbers, or one column of names'
+      raise errors.InputError('y', f'columns {columns}', hint)
   y = arrays.array('y', y)
   if y.size == 0:
     raise errors.InputError('y', 'no labels', 'must hold at least one')

@@ -30,8 +30,14 @@ ATTACKS = (
   'noise',
   'nonfinite',
 )
-DATASETS = (
+BUNDLED_DATASETS = (
   'mnist_sample',
+  'diabetes',
+  'synthetic_multi_label',
+  'python_docs',
+)
+DATASETS = (
+  *BUNDLED_DATASETS,
   'mnist',
   'fashion_mnist',
   'cifar10',
@@ -85,4 +91,5 @@ PARTITIONS = (
   'biased',
 )
 SERVER_OPTIMIZERS = ('adagrad', 'adam', 'momentum', 'sgd', 'yogi')
+TASKS = ('classification', 'regression', 'multi_label')
 SPEECH_WORDS = ('all', 'commands')

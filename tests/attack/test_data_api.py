@@ -100,7 +100,7 @@ REFUSED = {
   'bytes that are no text': ({'x': [b'a'] * 5 + [b'\xff']}, 'x=bytes in row 5'),
   'missing value': (
     {'x': pd.DataFrame(X).where(X != 3)},
-    'x=NaN or infinity i',
+    "x['1']=NaN or infinity in row 1",
   ),
   'missing label': (
     {'y': pd.array([0, 1, 2, 0, 1, None], 'Int64')},

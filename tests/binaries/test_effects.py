@@ -255,9 +255,8 @@ def calls(monkeypatch):
   names = tuple('0123456789')
   data = dataset_lib.Dataset('d', x, y, x, y, 10, names, client_ids=ids)
   model = types.SimpleNamespace(input_spec=None, from_logits=None)
-  trained = types.SimpleNamespace(
-    model=model, clients=types.SimpleNamespace(label_counts=lambda: None)
-  )
+  clients = types.SimpleNamespace(label_counts=lambda: None, num_classes=10)
+  trained = types.SimpleNamespace(model=model, clients=clients)
   result = loop.Result(None, [], types.SimpleNamespace(t=1), trained)
 
   @dataclasses.dataclass

@@ -1,5 +1,6 @@
 import hashlib
 import os
+import pydoc_data.topics
 import subprocess
 import sys
 
@@ -189,3 +190,21 @@ def test_modules_do_not_import_tensorflow():
     "assert not {'tensorflow', 'pandas'} & set(sys.modules)\n"
   )
   subprocess.run([sys.executable, '-c', code], check=True)
+
+
+def test_bundled_data():
+  data = registry.load('diabetes')
+  assert data.y_train.dtype == np.float32 and data.y_train.shape == (354,)
+  scale = data.metadata['target_standardised']
+  raw = data.y_test * scale['deviation'][0] + scale['mean'][0]
+  np.testing.assert_allclose(raw, raw.round(), atol=1e-3)  # whole numbers
+  assert len(set(data.client_ids)) == 8 and data.num_outputs == 1
+  data = registry.load('synthetic_multi_label')
+  assert data.y_train.shape == (1600, 5) and data.num_outputs == 5
+  assert set(data.y_train.ravel()) == {0, 1}
+  data = registry.load('python_docs')
+  assert len(set(data.client_ids)) == 40 and data.num_classes is None
+  np.testing.assert_array_equal(data.x_train[0, 1:], data.y_train[0, :-1])
+  text = ''.join(data.class_names[c] for c in data.x_train[0])
+  assert text == pydoc_data.topics.topics[data.client_ids[0]][:40]
+  assert data.y_train.max() == data.num_outputs - 1 and data.y_train.min() == 1

@@ -130,6 +130,49 @@ def test_text(x):
   assert pickle.loads(pickle.dumps(data)).x.tolist() == data.x.tolist()
 
 
+def test_frames():
+  numbers = pd.DataFrame({'a': Y, 'b': Y / 2, 'c': Y > 0}, index=list('abcdef'))
+  data = make(pd.Series(Y, index=list('fedcba')), x=numbers)
+  assert data.x.dtype == np.float64 and data.x.shape == (6, 3)
+  assert data.x[4].tolist() == [1, 0.5, 1]
+  mixed = numbers.assign(colour=list('rgbrgb'), client=[1, 1, 2, 2, 2, 2])
+  clients = partition.by_client(mixed['client'])
+  data = make(mixed['colour'], x=mixed[['a', 'colour']], parts=clients)
+  assert {name: leaf.dtype.kind for name, leaf in data.x.items()} == {
+    'a': 'i',
+    'colour': 'S',
+  }
+  assert data.class_names == ['b', 'g', 'r']
+  assert data.client_ids == ['1', '2'] and data.sizes.tolist() == [2, 4]
+
+
+@pytest.mark.parametrize(
+  'changes, message',
+  [
+    (
+      {'x': pd.DataFrame({'a': Y, 'b': [1, 2, 3, None, 5, 6]})},
+      "x['b']=NaN or",
+    ),
+    (
+      {'x': pd.DataFrame({'a': Y, 'b': [*'abcde', None]})},
+      "x['b']=a missing v",
+    ),
+    ({'x': pd.DataFrame({'a': Y}).iloc[:5]}, 'x=array of shape [5, 1]: must h'),
+    ({'x': pd.DataFrame([[1, 2]] * 6, columns=['a', 'a'])}, "x['a']=two colum"),
+    (
+      {'y': pd.DataFrame({'a': list('abcdef'), 'b': Y})},
+      'y=columns a, b: must',
+    ),
+    ({'y': pd.Series([1.5, None] * 3)}, 'y=NaN or infinity in row 1'),
+    ({'x': pd.DataFrame(index=range(6))}, 'x=array of shape [6, 0]'),
+  ],
+)
+def test_refused_frames(changes, message):
+  with pytest.raises(errors.InputError) as caught:
+    make(**{'y': Y, **changes})
+  assert str(caught.value).startswith(message)
+
+
 @pytest.mark.parametrize('name', ['by_labels', 'biased', 'dirichlet', 'shards'])
 def test_partitions_by_label(name):
   function = getattr(partition, name)(2)
