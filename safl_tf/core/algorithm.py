@@ -372,8 +372,7 @@ def describe(algorithm: Algorithm) -> dict[str, str]:
   is recognised by it. See `util.describe`.
   """
   return {
-    name: describe_rule(name, rule)
-    for name, rule in algorithm._rules().items()
+    name: describe_rule(name, rule) for name, rule in algorithm._rules().items()
   }
 
 

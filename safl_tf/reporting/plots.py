@@ -1,8 +1,8 @@
 """Figures of a run, and charts that compare runs.
 
 Each drawing function writes a PNG file and returns the matplotlib figure. A
-history is a run's rows of metrics, see `training.metrics_log`; rounds without a value
-are skipped.
+history is a run's rows of metrics, see `training.metrics_log`; rounds without a
+value are skipped.
 """
 
 import contextlib

@@ -75,6 +75,9 @@ class _RowFunction(Callback):
     self._function(row)
 
 
+Given = Sequence[Callback | Callable[[Row], Any]]
+
+
 class Callbacks:
   """Calls callbacks in their order.
 
@@ -82,7 +85,7 @@ class Callbacks:
     callbacks: `Callback`s, and functions that take a row.
   """
 
-  def __init__(self, callbacks: Sequence[Callback | Callable[[Row], Any]]):
+  def __init__(self, callbacks: Given):
     hint = 'must be a list of Callbacks, or of functions that take a row'
     if not isinstance(callbacks, list | tuple):
       raise errors.InputError('callbacks', type(callbacks).__name__, hint)
@@ -96,8 +99,16 @@ class Callbacks:
       is_callback = isinstance(item, Callback)
       self._callbacks.append(item if is_callback else _RowFunction(item))
 
-  def begin(self, run: RunInfo) -> None:
+  def begin(
+    self,
+    settings: dict[str, Any],
+    history: list[Row],
+    rounds: int,
+    path: pathlib.Path | None,
+    process: 'process.FederatedProcess',
+  ) -> None:
     """Calls `on_train_begin` of all."""
+    run = RunInfo(settings, [*map(dict, history)], rounds, path, process)
     for callback in self._callbacks:
       callback.stop = False
       callback.on_train_begin(run)

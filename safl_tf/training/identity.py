@@ -61,14 +61,14 @@ def settings(
   algorithm, config = process.algorithm, process.config.to_json()
   if not isinstance(config['optimizer'], str):
     (config['optimizer'],) = config['optimizer']  # its class
-  attack = process.attack
+  attack = process.attack.to_json() if process.attack else {}
   return {
     'algorithm': algorithm.name,
     **algorithm.settings,
     **config,
-    'attack': attack and attack.kind,
-    'attack_fraction': attack and attack.fraction,
-    'attack_strength': attack and attack.strength,
+    'attack': attack.get('kind'),
+    'attack_fraction': attack.get('fraction'),
+    'attack_strength': attack.get('strength'),
     'init': process.init,
     'num_clients': process.clients.num_clients,
     'parameters': process.model.size,

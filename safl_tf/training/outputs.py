@@ -27,7 +27,9 @@ class Outputs:
 
   def __post_init__(self) -> None:
     validation.choice('export', self.export, choices.EXPORTS)
-    validation.instance('client_table', self.client_table, bool, 'True or False')
+    validation.instance(
+      'client_table', self.client_table, bool, 'True or False'
+    )
 
 
 def write(

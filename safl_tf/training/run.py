@@ -10,8 +10,8 @@ import pathlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from safl_tf.training import hparams as hparams_lib
 from safl_tf.training import checkpoint, metrics_log, run_directory
+from safl_tf.training import hparams as hparams_lib
 from safl_tf.training import result as result_lib
 from safl_tf.util import atomic_io, console, errors, readable, validation
 
@@ -63,7 +63,7 @@ class Run:
       raise errors.InputError('path', self.path, hint)
     return table
 
-  def model(self, round: int | None = None) -> 'keras.Model':  # noqa: A002
+  def model(self, round: int | None = None) -> 'keras.Model':
     """Returns the global model of a round with a checkpoint.
 
     Args:
@@ -75,7 +75,7 @@ class Run:
   def client_model(
     self,
     client: str | int,
-    round: int | None = None,  # noqa: A002
+    round: int | None = None,
   ) -> 'keras.Model':
     """Returns the model that a client has kept since its last round.
 
@@ -146,14 +146,10 @@ def load_runs(paths: Path | Iterable[Path]) -> 'pd.DataFrame':
   """
   import pandas as pd
 
-  is_one = isinstance(paths, str | os.PathLike)
-  folders = list(
-    dict.fromkeys(
-      folder
-      for path in ([paths] if is_one else paths)
-      for folder in _expand(path)
-    )
-  )
+  given = [paths] if isinstance(paths, str | os.PathLike) else paths
+  takes = 'a pattern, the path of a folder, or a list of them'
+  validation.instance('paths', given, Iterable, takes)
+  folders = [*dict.fromkeys(f for path in given for f in _expand(path))]
   if not folders:
     raise errors.InputError('paths', paths, 'must name a run')
   show = None if len(folders) >= _MANY else False
@@ -184,7 +180,7 @@ def load_runs(paths: Path | Iterable[Path]) -> 'pd.DataFrame':
 
 def _expand(path: Path) -> list[str]:
   """Returns the folders of runs that a pattern matches; at least one."""
-  takes = 'a pattern, the path of a folder, or a list of them'
+  takes = 'a pattern or the path of a folder'
   validation.instance('paths', path, (str, os.PathLike), takes)
   text = os.path.expanduser(os.fspath(path))
   if os.path.exists(text) or not glob.has_magic(text):
@@ -209,8 +205,5 @@ def _varied(flags: list[dict[str, Any]]) -> list[str]:
 
 def _cell(value: Any) -> Any:
   """Returns a value for a cell of a table; lists and the like as JSON."""
-  return atomic_io.to_json(value, None).strip() if _is_nested(value) else value
-
-
-def _is_nested(value: Any) -> bool:
-  return isinstance(value, dict | list)
+  nested = isinstance(value, dict | list)
+  return atomic_io.to_json(value, None).strip() if nested else value
