@@ -55,7 +55,7 @@ def create(
     'format': FORMAT,
     'identity': dict(identity),
     'flags': None if flags is None else dict(flags),
-    'settings': dict(settings or {}),
+    'settings': dict(settings or {}) if flags is None else None,
     'saved_round': 0,  # the newest checkpoint, by which a lost one is noticed
     'versions': versions.find(),
     'git_commit': git_commit(os.path.dirname(os.path.abspath(__file__))),

@@ -62,8 +62,7 @@ def to_frame(history: Sequence[Row]) -> 'pd.DataFrame':
   """Returns a history as a DataFrame by round; NaN where there is no value."""
   import pandas as pd
 
-  columns = None if history else metrics_log.COLUMNS
-  frame = pd.DataFrame(history, columns=columns).set_index('round')
+  frame = pd.DataFrame(history, columns=_columns(history)).set_index('round')
   return frame.apply(pd.to_numeric)
 
 
@@ -76,15 +75,20 @@ def plot(history: Sequence[Row], title: str) -> Any:
 
 def summary(history: Sequence[Row]) -> dict[str, Any]:
   """Returns the number of rounds and the last value of each test metric."""
-  last = {
-    column: format(value, '.4g')
-    for row in history
-    for column, value in row.items()
-    if column.startswith(('test_', 'train_loss')) and value is not None
-  }
-  return {'rounds': len(history), **last}
+  summary: dict[str, Any] = {'rounds': len(history)}
+  for column in _columns(history):
+    values = [row[column] for row in history if row.get(column) is not None]
+    if values and column.startswith(('test_', 'train_loss')):
+      summary[column] = format(values[-1], '.4g')
+  return summary
 
 
 def format_values(values: dict[str, Any]) -> str:
   """Returns `name=value, ...`; a value without a name stands alone."""
   return ', '.join(f'{k}={v}' if k else str(v) for k, v in values.items())
+
+
+def _columns(history: Sequence[Row]) -> list[str]:
+  """Returns the columns of metrics.csv, then any others."""
+  others = (column for row in history for column in row)
+  return list(dict.fromkeys([*metrics_log.COLUMNS, *others]))
