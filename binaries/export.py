@@ -17,7 +17,7 @@ import os
 
 from absl import flags as absl_flags
 
-from safl_tf.util import choices, errors, hardware, output_folder
+from safl_tf.util import choices, console, errors, hardware, output_folder
 
 from . import program
 from .flags import group
@@ -50,7 +50,7 @@ def main(flags: absl_flags.FlagValues) -> None:
 
   loaded = run_directory.load(run)
   try:
-    with program.only_errors():
+    with console.only_errors():
       paths = export.export(
         loaded.model,
         output,

@@ -96,17 +96,6 @@ def locating(path: str | os.PathLike[str]) -> Iterator[None]:
     raise
 
 
-@contextlib.contextmanager
-def only_errors() -> Iterator[None]:
-  """Limits the log to errors, to hide progress messages of libraries."""
-  before = logging.get_verbosity()
-  logging.set_verbosity(logging.ERROR)
-  try:
-    yield
-  finally:
-    logging.set_verbosity(before)
-
-
 def _describe(error: Exception) -> str | None:
   """Describes an error that is not a bug of this package; else None."""
   if isinstance(error, errors.RunError):

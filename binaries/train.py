@@ -17,7 +17,6 @@ import contextlib
 import functools
 import pathlib
 import time
-from concurrent import futures
 from typing import TYPE_CHECKING, Any
 
 from absl import flags as absl_flags
@@ -51,7 +50,7 @@ def train(
   Returns:
     The history of the run, and the error of its export, if any.
   """
-  from safl_tf.training import loop
+  from safl_tf.training import loop, outputs
 
   from . import factories
 
@@ -62,64 +61,21 @@ def train(
   with (
     contextlib.closing(process),
     program.locating(config.path),
-    directory.opened(),
-    futures.ThreadPoolExecutor(1) as background,
   ):
     result = loop.run(
-      process, schedule, config.seed, test_data, directory, dataset.metadata
+      process,
+      schedule,
+      config.seed,
+      test_data,
+      directory,
+      dataset.metadata,
+      outputs.Outputs(
+        config.export,
+        config.client_table,
+        f'{config.algorithm}, {config.model} on {dataset.name}',
+      ),
     )
-    report = background.submit(_write_results, config, result, dataset)
-    failure = _export(config, result, dataset)
-    report.result()
-  return result.history, failure
-
-
-def _write_results(config: RunConfig, result: Any, dataset: Any) -> None:
-  """Writes the plots and, with --client_table, clients.csv."""
-  from safl_tf.data import heterogeneity
-  from safl_tf.reporting import plots
-  from safl_tf.training import evaluation, metrics_log
-
-  if config.client_table:
-    table = evaluation.client_table(result.process, result.state)
-    metrics_log.write_clients(config.path, table)
-  plots.write_all(
-    config.path,
-    result.history,
-    *heterogeneity.table(result.process.clients, dataset.class_names),
-    f'{config.algorithm}, {config.model} on {dataset.name}',
-  )
-
-
-def _export(config: RunConfig, result: Any, dataset: Any) -> str | None:
-  """Exports the model unless the export is current; returns the error.
-
-  All other files of the run are complete, whatever happens here.
-  """
-  from safl_tf.training import export
-
-  formats, folder = config.export, config.path / 'export'
-  metadata = {'round': result.state.t, **dataset.metadata}
-  model = result.process.model
-  try:
-    with program.only_errors():
-      export.export(
-        result.model,
-        folder,
-        model.input_spec,
-        'softmax' if model.from_logits else None,
-        formats,
-        metadata,
-        'experiment',
-        replace_current=False,
-      )
-  except (errors.RunError, errors.InputError, OSError) as error:
-    cause = getattr(error, 'hint', error)
-    return (
-      f'--export={formats}: {cause}; all other files are in {config.path}, '
-      f'safl-export --run={config.path} tries again'
-    )
-  return None
+  return result.history, result.failure and f'--{result.failure}'
 
 
 def _print_summary(

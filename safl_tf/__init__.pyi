@@ -33,8 +33,12 @@ from safl_tf.rules import client_work as client_work
 from safl_tf.rules import gate as gate
 from safl_tf.rules import mix as mix
 from safl_tf.rules import select as select
-from safl_tf.training.loop import Result as Result
+from safl_tf.training.callbacks import Callback as Callback
 from safl_tf.training.loop import train as train
+from safl_tf.training.result import Result as Result
+from safl_tf.training.run import Run as Run
+from safl_tf.training.run import load_run as load_run
+from safl_tf.training.run import load_runs as load_runs
 from safl_tf.util.describe import named as named
 from safl_tf.util.errors import InputError as InputError
 from safl_tf.util.errors import RunError as RunError

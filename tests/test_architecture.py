@@ -30,8 +30,16 @@ ALLOWED = {
   ),
   'attacks': ('core', 'data', 'util'),
   'algorithms': ('core', 'rules', 'util'),
-  'training': ('algorithms', 'attacks', 'core', 'data', 'util', 'version'),
-  'reporting': ('training.metrics_log', 'util'),
+  'training': (
+    'algorithms',
+    'attacks',
+    'core',
+    'data',
+    'reporting',
+    'util',
+    'version',
+  ),
+  'reporting': ('util',),
   'experiments': (
     'algorithms',
     'core',

@@ -11,6 +11,8 @@ from safl_tf.training import evaluation, loop
 from safl_tf.util import choices, errors
 from tests import tiny
 
+pytestmark = pytest.mark.usefixtures('no_outputs')
+
 SIZES = (20, 13, 31, 7, 16, 24, 11, 9, 28, 15)
 CONFIG = client_config.LocalConfig(batch_size=16, learning_rate=0.01)
 

@@ -11,6 +11,8 @@ import pytest
 import safl_tf
 from tests import tiny, tiny_numpy, tiny_rounds
 
+pytestmark = pytest.mark.usefixtures('no_outputs')
+
 PAGE = pathlib.Path(__file__).parent.parent / 'docs' / 'own_algorithm.md'
 BLOCKS = re.findall(r'```python\n(.*?)```', PAGE.read_text(), re.DOTALL)
 CLIENTS, CONFIG = tiny_rounds.CLIENTS, tiny_rounds.CONFIG

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self
 
 from safl_tf.data.files import spec
-from safl_tf.util import choices, errors, validation
+from safl_tf.util import choices, console, errors, validation
 
-from .. import program
 from .conditions import When
 from .group import Group, choice, folder, real, text
 
@@ -115,7 +114,7 @@ class Data(Group, topic='data'):
     """Loads the data set; see `options`."""
     from safl_tf.data import registry
 
-    with program.only_errors():
+    with console.only_errors():
       return registry.load(
         self.dataset, self.data_dir, self.options(class_names)
       )

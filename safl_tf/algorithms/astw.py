@@ -9,6 +9,7 @@ from safl_tf.rules import aggregate
 from safl_tf.util import validation
 
 
+@algorithm.published('astw')
 def build_astw(
   astw_base: float = math.e / 2,
   astw_layerwise: bool | None = None,
@@ -31,6 +32,7 @@ def build_astw(
   )
 
 
+@algorithm.published('astw_safl')
 def build_astw_safl(
   epsilon: float = 0.3,
   temperature: float = 80.0,

@@ -7,11 +7,13 @@ from safl_tf.core import algorithm
 from safl_tf.rules import mix
 
 
+@algorithm.published('centralized')
 def build_centralized() -> algorithm.Algorithm:
   """Builds centralised training: one client with all data, E epochs a round."""
   return dataclasses.replace(fed_avg.build_fed_avg(), pooled=True)
 
 
+@algorithm.published('local_only')
 def build_local_only(
   fraction: float = 1.0, clients_per_round: int | None = None
 ) -> algorithm.Algorithm:

@@ -4,6 +4,7 @@ from safl_tf.core import algorithm
 from safl_tf.rules import aggregate, gate, mix, select
 
 
+@algorithm.published('fedavg')
 def build_fed_avg(
   fraction: float = 1.0, clients_per_round: int | None = None
 ) -> algorithm.Algorithm:

@@ -11,6 +11,7 @@ from safl_tf.rules import aggregate, client_work, gate
 from safl_tf.util import validation
 
 
+@algorithm.published('feddyn')
 def build_fed_dyn(
   feddyn_alpha: float = 0.1,
   fraction: float = 1.0,

@@ -7,6 +7,7 @@ from safl_tf.core import algorithm
 from safl_tf.rules import client_work
 
 
+@algorithm.published('fedprox')
 def build_fed_prox(
   proximal_mu: float | None = None,
   fraction: float = 1.0,

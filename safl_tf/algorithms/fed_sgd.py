@@ -7,6 +7,7 @@ from safl_tf.core import algorithm
 from safl_tf.rules import client_work, gate, mix
 
 
+@algorithm.published('fedsgd')
 def build_fed_sgd(
   fraction: float = 1.0, clients_per_round: int | None = None
 ) -> algorithm.Algorithm:

@@ -7,6 +7,7 @@ from safl_tf.core import algorithm
 from safl_tf.rules import aggregate
 
 
+@algorithm.published('ida')
 def build_ida(
   ida_reference: str = 'mean',
   ida_norm: str = 'l2',
@@ -28,6 +29,7 @@ def build_ida(
   )
 
 
+@algorithm.published('ida_safl')
 def build_ida_safl(
   epsilon: float = 0.3,
   temperature: float = 80.0,

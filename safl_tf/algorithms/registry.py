@@ -126,7 +126,7 @@ def build(
     _check_has_server(algorithm, 'server_optimizer', server_optimizer)
     rule = _with_optimizer(algorithm.aggregate, server_optimizer, options)
     algorithm = dataclasses.replace(algorithm, aggregate=rule)
-  return algorithm
+  return algorithm_lib.with_name(name, algorithm)
 
 
 def _check_options(

@@ -7,6 +7,7 @@ from safl_tf.core import algorithm
 from safl_tf.rules import gate, mix
 
 
+@algorithm.published('safl')
 def build_safl(
   epsilon: float = 0.3,
   temperature: float = 80.0,
@@ -29,6 +30,7 @@ def build_safl(
   )
 
 
+@algorithm.published('extended_safl')
 def build_extended_safl(
   epsilon: float = 0.3,
   temperature: float = 80.0,

@@ -10,6 +10,7 @@ from safl_tf.core import algorithm
 from safl_tf.rules import aggregate, client_work, gate
 
 
+@algorithm.published('scaffold')
 def build_scaffold(
   fraction: float = 1.0, clients_per_round: int | None = None
 ) -> algorithm.Algorithm:
@@ -37,6 +38,7 @@ def build_scaffold(
   return _with_variates(fed_avg.build_fed_avg(fraction, clients_per_round))
 
 
+@algorithm.published('scaffold_safl')
 def build_scaffold_safl(
   epsilon: float = 0.3,
   temperature: float = 80.0,

@@ -8,9 +8,10 @@ the server broadcasts, what a client keeps and what it uploads are named arrays;
 """
 
 import dataclasses
+import functools
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 import tensorflow as tf
@@ -32,6 +33,9 @@ Select = Callable[[int, int, int], np.ndarray]
 MEASURED = ('accuracy', 'global_accuracy', 'loss', 'global_loss')
 # and the mean loss during training, ‖z - z̄‖ (0 without z̄).
 METRICS = (*MEASURED, 'train_loss', 'distance')
+
+_NO_RULES = ('validate', 'name')  # fields of an algorithm
+_Builder = TypeVar('_Builder', bound=Callable[..., 'Algorithm'])
 
 
 class Mixed(NamedTuple):
@@ -269,6 +273,7 @@ class Algorithm:
       client's own model.
     driver: replaces the loop of `FederatedProcess.next`.
     validate: raises `InputError` for rules that the algorithm does not allow.
+    name: of the published algorithm, see `published`; 'own' for other rules.
   """
 
   select: Select
@@ -281,6 +286,7 @@ class Algorithm:
   alone: bool = False
   driver: Driver | None = None
   validate: Callable[['Algorithm'], None] | None = None
+  name: str = dataclasses.field(default='own', init=False)
 
   def __post_init__(self) -> None:
     if self.validate is not None:
@@ -303,6 +309,61 @@ class Algorithm:
     """Whether clients measure models on their data after training."""
     return not self.needs.isdisjoint(MEASURED)
 
+  @property
+  def settings(self) -> dict[str, Any]:
+    """The numbers and texts by which the rules were built, by name."""
+    from safl_tf.util import readable
+
+    return readable.settings(tuple(self._rules().values()))
+
+  def __repr__(self) -> str:
+    return f'Algorithm({self.name}: {", ".join(self._labels().values())})'
+
+  def _repr_html_(self) -> str:
+    from safl_tf.util import readable
+
+    return readable.html_table(f'Algorithm {self.name}', self._labels())
+
+  def _labels(self) -> dict[str, str]:
+    """Returns the rules as short texts; defaults are left out."""
+    from safl_tf.util import readable
+
+    return {
+      name: name if rule is True else readable.label(rule)
+      for name, rule in self._rules().items()
+      if rule not in (None, False, PLAIN_TRAINING)
+    }
+
+  def _rules(self) -> dict[str, Any]:
+    return {
+      field.name: getattr(self, field.name)
+      for field in dataclasses.fields(self)
+      if field.name not in _NO_RULES
+    }
+
+
+def published(name: str) -> Callable[[_Builder], _Builder]:
+  """Makes a function name the algorithms that it builds.
+
+  `dataclasses.replace` of such an algorithm gives one without that name.
+  """
+
+  def decorate(build: _Builder) -> _Builder:
+    @functools.wraps(build)
+    def build_named(*args: Any, **kwargs: Any) -> Algorithm:
+      return with_name(name, build(*args, **kwargs))
+
+    return cast(_Builder, build_named)
+
+  return decorate
+
+
+def with_name(name: str, algorithm: Algorithm) -> Algorithm:
+  """Returns the same rules under a name."""
+  algorithm = dataclasses.replace(algorithm)
+  object.__setattr__(algorithm, 'name', name)  # of a new one
+  return algorithm
+
 
 def describe(algorithm: Algorithm) -> dict[str, str]:
   """Returns each rule as text, such as `anneal.mix(epsilon=0.3, ...)`.
@@ -311,9 +372,7 @@ def describe(algorithm: Algorithm) -> dict[str, str]:
   is recognised by it. See `util.describe`.
   """
   return {
-    field.name: describe_rule(field.name, getattr(algorithm, field.name))
-    for field in dataclasses.fields(algorithm)
-    if field.name != 'validate'
+    name: describe_rule(name, rule) for name, rule in algorithm._rules().items()
   }
 
 

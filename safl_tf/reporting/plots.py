@@ -1,26 +1,26 @@
 """Figures of a run, and charts that compare runs.
 
 Each drawing function writes a PNG file and returns the matplotlib figure. A
-history is a run's rows of metrics, see `metrics_log`; rounds without a value
-are skipped.
+history is a run's rows of metrics, see `training.metrics_log`; rounds without a
+value are skipped.
 """
 
 import contextlib
+import functools
 import io
 import math
 import os
 import pathlib
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from safl_tf.reporting import tables
-from safl_tf.training import metrics_log
 from safl_tf.util import atomic_io
 
-History = Sequence[metrics_log.Row]
+History = Sequence[Mapping[str, float | int | None]]
 Path = str | os.PathLike[str]
 
 _BLUE, _ORANGE, _GREY = '#0072B2', '#D55E00', '#C8CDD3'
@@ -51,6 +51,7 @@ _COMPARISONS = {
   'loss': ('Test loss by round', 'round', 'test_loss'),
   'traffic': ('Test accuracy by traffic', 'total_bytes_up', 'test_accuracy'),
 }
+_DRAWN = ('test_accuracy', 'test_top5_accuracy', 'test_loss')
 # Column -> axis label, factor to its unit.
 _AXES = {
   'round': ('communication round', 1.0),
@@ -100,13 +101,7 @@ def accuracy(history: History, path: Path, title: str) -> Any:
   """Draws top-1 and top-5 test accuracy in % by round."""
   with new_figure(path) as figure:
     (axes,) = _panels(figure, history, title)
-    t, values = series(history, 'test_top5_accuracy')
-    _line(axes, t, 100 * values, _ORANGE, 'top-5, last {:.2f} %')
-    t, values = series(history, 'test_accuracy')
-    _line(axes, t, 100 * values, _BLUE, 'top-1, last {:.2f} %')
-    axes.set_ylabel('test accuracy (%)')
-    axes.set_ylim(top=min(axes.get_ylim()[1], 101.0))
-    _legend(axes, 'lower right')
+    _draw_accuracy(axes, history)
   return figure
 
 
@@ -114,10 +109,36 @@ def loss(history: History, path: Path, title: str) -> Any:
   """Draws test and train loss by round."""
   with new_figure(path) as figure:
     (axes,) = _panels(figure, history, title)
-    _line(axes, *series(history, 'train_loss'), _ORANGE, 'train, last {:.4g}')
-    _line(axes, *series(history, 'test_loss'), _BLUE, 'test, last {:.4g}')
-    axes.set_ylabel('loss')
-    _legend(axes, 'upper right')
+    _draw_loss(axes, history)
+  return figure
+
+
+def curves(history: History, title: str) -> Any:
+  """Draws accuracy, loss and all other test metrics above each other.
+
+  Writes no file.
+  """
+  known = dict.fromkeys(
+    column
+    for row in history
+    for column, value in row.items()
+    if column.startswith('test_') and value is not None
+  )
+  others = [column for column in known if column not in _DRAWN]
+  has_accuracy = 'test_accuracy' in known
+  with new_figure(None) as figure:
+    panels = has_accuracy + 1 + len(others)
+    axes = list(_panels(figure, history, title, panels))
+    if has_accuracy:
+      _draw_accuracy(axes.pop(0), history)
+    _draw_loss(axes.pop(0), history)
+    for column, panel in zip(others, axes, strict=True):
+      _line(panel, *series(history, column), _BLUE, 'test, last {:.4g}')
+      panel.set_ylabel(column.removeprefix('test_'))
+      _legend(panel, 'best')
+    figure.align_ylabels()
+  # IPython displays figures by itself only after an import of pyplot.
+  figure._repr_png_ = functools.partial(_to_png, figure)
   return figure
 
 
@@ -285,8 +306,11 @@ def series(history: History, column: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 @contextlib.contextmanager
-def new_figure(path: Path) -> Iterator[Any]:
-  """Gives an empty figure in this style, and writes it when the block ends."""
+def new_figure(path: Path | None) -> Iterator[Any]:
+  """Gives an empty figure in this style, and writes it when the block ends.
+
+  Without a path nothing is written; a notebook displays the figure.
+  """
   import matplotlib.figure
   from matplotlib.backends import backend_agg
 
@@ -295,8 +319,9 @@ def new_figure(path: Path) -> Iterator[Any]:
   with matplotlib.rc_context(style):
     figure = matplotlib.figure.Figure(layout='constrained')
     yield figure
-    backend_agg.FigureCanvasAgg(figure).print_png(buffer)
-  atomic_io.write_bytes(path, buffer.getvalue())
+    if path is not None:
+      backend_agg.FigureCanvasAgg(figure).print_png(buffer)
+      atomic_io.write_bytes(path, buffer.getvalue())
 
 
 def _panels(figure: Any, history: History, title: str, panels: int = 1) -> Any:
@@ -310,6 +335,29 @@ def _panels(figure: Any, history: History, title: str, panels: int = 1) -> Any:
   margin = max(0.6, 0.015 * t.size)
   axes[-1].set_xlim(t.min(initial=1) - margin, t.max(initial=1) + margin)
   return axes
+
+
+def _to_png(figure: Any) -> bytes:
+  buffer = io.BytesIO()
+  figure.savefig(buffer, format='png')
+  return buffer.getvalue()
+
+
+def _draw_accuracy(axes: Any, history: History) -> None:
+  t, values = series(history, 'test_top5_accuracy')
+  _line(axes, t, 100 * values, _ORANGE, 'top-5, last {:.2f} %')
+  t, values = series(history, 'test_accuracy')
+  _line(axes, t, 100 * values, _BLUE, 'top-1, last {:.2f} %')
+  axes.set_ylabel('test accuracy (%)')
+  axes.set_ylim(top=min(axes.get_ylim()[1], 101.0))
+  _legend(axes, 'lower right')
+
+
+def _draw_loss(axes: Any, history: History) -> None:
+  _line(axes, *series(history, 'train_loss'), _ORANGE, 'train, last {:.4g}')
+  _line(axes, *series(history, 'test_loss'), _BLUE, 'test, last {:.4g}')
+  axes.set_ylabel('loss')
+  _legend(axes, 'upper right')
 
 
 def _line(

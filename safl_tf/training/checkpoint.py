@@ -140,6 +140,7 @@ class Checkpoints:
     self,
     stores: checkpoint_io.Stores | None = None,
     repair: bool = True,
+    only: int | None = None,
   ) -> Restored | None:
     """Reads the newest intact checkpoint; returns None if there is none.
 
@@ -152,9 +153,10 @@ class Checkpoints:
         arrays to. Without them, these are neither read nor verified.
       repair: whether to rename; must be False if another process may be
         training here.
+      only: the round to read, of those with a checkpoint, instead of all.
     """
     corrupt: dict[int, checkpoint_io.CorruptError] = {}
-    for number in reversed(self.rounds()):
+    for number in reversed(self.rounds() if only is None else [only]):
       try:
         restored = self._read(number, stores)
       except checkpoint_io.CorruptError as error:
@@ -178,6 +180,29 @@ class Checkpoints:
         '--experiment to start over',
       )
     return None
+
+  def read_client(
+    self, round_number: int, name: str, k: int
+  ) -> np.ndarray | None:
+    """Reads one client's array of a store; None if it has none.
+
+    Args:
+      round_number: a round with a checkpoint.
+      name: of the store.
+      k: the client.
+    """
+    array = None
+    try:
+      manifest = self._read_manifest(round_number)
+      stores = manifest['stores']
+      dtypes = {name: stores[name]} if name in stores else {}
+      for file in manifest['files']:
+        checkpoint_io.verify(self.folder, file)
+        for _, piece in checkpoint_io.read_stores(self.folder, file, dtypes):
+          array = piece.get(k, array)
+    except checkpoint_io.CorruptError as error:
+      raise errors.InputError('experiment', self.folder, str(error)) from error
+    return array
 
   def _find_base(
     self,

@@ -40,18 +40,22 @@ def git_commit(folder: Folder) -> str | None:
 
 
 def create(
-  identity: Mapping[str, Any], flags: Mapping[str, Any] | None
+  identity: Mapping[str, Any],
+  flags: Mapping[str, Any] | None,
+  settings: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
   """Returns the contents for a new run.
 
   Args:
     identity: see `identity.of_run`.
     flags: of the program; None if Python code made the run.
+    settings: of a run that Python code made, see `identity.settings`.
   """
   return {
     'format': FORMAT,
     'identity': dict(identity),
     'flags': None if flags is None else dict(flags),
+    'settings': dict(settings or {}) if flags is None else None,
     'saved_round': 0,  # the newest checkpoint, by which a lost one is noticed
     'versions': versions.find(),
     'git_commit': git_commit(os.path.dirname(os.path.abspath(__file__))),

@@ -51,6 +51,33 @@ def of_run(
   }
 
 
+def settings(
+  process: process_lib.FederatedProcess, seed: int, schedule: Mapping[str, Any]
+) -> dict[str, Any]:
+  """Returns the settings of a run, with the names of flags where they exist.
+
+  Unlike the identity they are for readers: values, not digests.
+  """
+  algorithm, config = process.algorithm, process.config.to_json()
+  if not isinstance(config['optimizer'], str):
+    (config['optimizer'],) = config['optimizer']  # its class
+  attack = process.attack.to_json() if process.attack else {}
+  return {
+    'algorithm': algorithm.name,
+    **algorithm.settings,
+    **config,
+    'attack': attack.get('kind'),
+    'attack_fraction': attack.get('fraction'),
+    'attack_strength': attack.get('strength'),
+    'init': process.init,
+    'num_clients': process.clients.num_clients,
+    'parameters': process.model.size,
+    'seed': seed,
+    **schedule,
+    **process.arithmetic,
+  }
+
+
 def _of_data(
   clients: client_data.ClientData, test_data: tuple[Any, np.ndarray] | None
 ) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
-import tqdm
 from absl import logging
 
 from safl_tf import attacks
@@ -19,12 +18,16 @@ from safl_tf.core import algorithm as algorithm_lib
 from safl_tf.core import client_config, flat_model
 from safl_tf.core import process as process_lib
 from safl_tf.data import client_data, examples
+from safl_tf.training import callbacks as callbacks_lib
 from safl_tf.training import evaluation, identity, metrics_log, run_directory
-from safl_tf.util import errors, validation
+from safl_tf.training import outputs as outputs_lib
+from safl_tf.training import result as result_lib
+from safl_tf.util import console, errors, validation
 
 if TYPE_CHECKING:
   from safl_tf.core.executors.ray import config as ray_config
 
+Result = result_lib.Result
 Row = dict[str, Any]
 
 
@@ -63,23 +66,6 @@ class Schedule:
     return any(a is not None and a >= goal for a in accuracies)
 
 
-@dataclasses.dataclass(frozen=True)
-class Result:
-  """The result of a training run.
-
-  Attributes:
-    model: a plain Keras model with the global weights.
-    history: the rows of metrics.csv.
-    state: the final state, from which `process.next` can continue.
-    process: the process that was run.
-  """
-
-  model: keras.Model
-  history: list[Row]
-  state: process_lib.FederatedState
-  process: process_lib.FederatedProcess
-
-
 def train(
   model: keras.Model | flat_model.ModelFn,
   clients: client_data.ClientData,
@@ -102,6 +88,9 @@ def train(
   keep_checkpoints: int = 2,
   stop_at_accuracy: float | None = None,
   output_dir: str | pathlib.Path | None = None,
+  export: str = 'both',
+  client_table: bool = False,
+  callbacks: callbacks_lib.Given = (),
   progress: bool | None = None,
 ) -> Result:
   """Trains a Keras model on the clients' data.
@@ -131,20 +120,33 @@ def train(
     checkpoint_every: rounds between checkpoints, if there is an output_dir.
     keep_checkpoints: number of checkpoints to keep.
     stop_at_accuracy: test accuracy at which to stop early.
-    output_dir: directory for metrics, logs and checkpoints. A call with the
-      same arguments resumes from the newest checkpoint.
-    progress: whether to show a progress bar; by default only on a terminal.
+    output_dir: directory for the files of the run, those of `safl-train`; see
+      `load_run`. A call with the same arguments resumes from the newest
+      checkpoint.
+    export: formats to export the global model in, if there is an output_dir:
+      'both', 'savedmodel', 'keras' or 'none'. A failure is logged.
+    client_table: whether to write clients.csv, with the accuracies of each
+      client.
+    callbacks: a list of `Callback`s, or of functions that take the row of each
+      round.
+    progress: whether to show a progress bar; by default only on a terminal and
+      in a notebook.
 
   Returns:
     The model, the history and the final state.
   """
   schedule = Schedule(rounds, eval_every, checkpoint_every, stop_at_accuracy)
+  outputs = outputs_lib.Outputs(export, client_table)
+  callbacks_lib.Callbacks(callbacks)
   _check_types(output_dir, progress)
   validation.integer('seed', seed, low=0)
   validation.integer('keep_checkpoints', keep_checkpoints, low=1)
   if output_dir is None:
     _refuse('checkpoint_every', checkpoint_every, 5, 'output_dir')
     _refuse('keep_checkpoints', keep_checkpoints, 2, 'output_dir')
+    _refuse('client_table', client_table, False, 'output_dir')
+    if export != 'none':
+      _refuse('export', export, 'both', 'output_dir')
   if test_data is None:
     _refuse('eval_every', eval_every, 1, 'test_data')
     _refuse('stop_at_accuracy', stop_at_accuracy, None, 'test_data')
@@ -169,7 +171,19 @@ def train(
       output_dir, keep_checkpoints=keep_checkpoints
     )
   with contextlib.closing(process):
-    return run(process, schedule, seed, test_data, directory, progress=progress)
+    result = run(
+      process,
+      schedule,
+      seed,
+      test_data,
+      directory,
+      outputs=outputs,
+      callbacks=callbacks,
+      progress=progress,
+    )
+  if result.failure:
+    logging.warning('%s', result.failure)
+  return result
 
 
 def run(
@@ -179,13 +193,17 @@ def run(
   test_data: Any = None,
   directory: run_directory.RunDirectory | None = None,
   metadata: Mapping[str, Any] | None = None,
+  outputs: outputs_lib.Outputs | None = None,
+  callbacks: callbacks_lib.Given = (),
   progress: bool | None = None,
 ) -> Result:
   """Runs a process to the end of its schedule; resumes from its directory.
 
   `metadata` is that of exported models, with `class_names`; by default the
-  numbers of the classes. For the other arguments see `train`.
+  numbers of the classes. `outputs` are written to the directory after the last
+  round. For the other arguments see `train`.
   """
+  followers = callbacks_lib.Callbacks(callbacks)
   if schedule.rounds < process.rounds_per_pass:
     raise errors.InputError(
       'rounds',
@@ -201,6 +219,7 @@ def run(
     test_data = found.x, found.y
   evaluate = evaluation.build_evaluate(process, test_data)
   state = process.initialize(seed)
+  settings = identity.settings(process, seed, dataclasses.asdict(schedule))
   history: list[Row] = []
   with contextlib.ExitStack() as stack:
     if directory is not None:
@@ -212,13 +231,15 @@ def run(
         process, state, test_data, schedule.eval_every, metadata
       )
       stack.enter_context(directory.opened())
-      directory.begin(definition, schedule.rounds)
+      directory.begin(definition, schedule.rounds, settings)
       directory.describe(process, metadata)
       state, history = directory.restore(state)
       if state.t:
         logging.info('resuming %s after round %d', directory.path, state.t)
     report = stack.enter_context(_progress(schedule.rounds, state.t, progress))
-    while not schedule.done(state.t, history):
+    path, stop = None if directory is None else directory.path, False
+    followers.begin(settings, history, schedule.rounds, path, process)
+    while not (stop or schedule.done(state.t, history)):
       start = time.perf_counter()
       try:
         state, metrics = process.next(state)
@@ -237,7 +258,20 @@ def run(
         if last or state.t % schedule.checkpoint_every == 0:
           directory.save(state, history)
       report(history[-1])
-  return Result(process.get_model(state), history, state, process)
+      try:
+        stop = followers.end_round(history[-1], state)
+      except BaseException:
+        stop = True
+        raise
+      finally:
+        if stop and directory is not None:
+          directory.save(state, history)
+    result = Result(process.get_model(state), history, state, process)
+    if directory is not None and metadata is not None and outputs is not None:
+      failure = outputs_lib.write(outputs, directory, result, metadata)
+      result = dataclasses.replace(result, failure=failure)
+  followers.end(result)
+  return result
 
 
 def _check_types(output_dir: Any, progress: Any) -> None:
@@ -317,11 +351,10 @@ def _row(
 def _progress(
   rounds: int, done: int, progress: bool | None
 ) -> Iterator[Callable[[Row], None]]:
-  """Shows a progress bar on a terminal; else logs about ten lines."""
-  disable = None if progress is None else not progress
-  options = {'initial': done, 'unit': 'round', 'disable': disable}
+  """Shows a progress bar where users see it; else logs about ten lines."""
+  options = {'total': rounds, 'initial': done, 'unit': 'round'}
   every = max(1, rounds // 10)
-  with tqdm.tqdm(total=rounds, **options) as bar:
+  with console.progress_bar(progress, **options) as bar:
 
     def report(row: Row) -> None:
       summary = {

@@ -1,14 +1,19 @@
 """Records of a run: metrics.csv, TensorBoard events and clients.csv."""
 
+import csv
+import io
 import numbers
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import psutil
 
 from safl_tf.util import atomic_io, errors
+
+if TYPE_CHECKING:
+  import pandas as pd
 
 # The columns of metrics.csv after `round`, and their tags in TensorBoard.
 TAGS = {
@@ -47,6 +52,8 @@ MEASURED = (
   'bytes_to_workers',
   'bytes_from_workers',
 )
+
+CLIENTS, CLIENT_SIZES = 'clients.csv', 'client_sizes.csv'
 
 _SCALAR = 1  # SummaryMetadata's DATA_CLASS_SCALAR
 
@@ -163,7 +170,35 @@ def write_clients(folder: Folder, table: Sequence[Mapping[str, Any]]) -> None:
   import pandas as pd
 
   text = pd.DataFrame(table).to_csv(index=False, lineterminator='\n')
-  atomic_io.write_text(os.path.join(folder, 'clients.csv'), text)
+  atomic_io.write_text(os.path.join(folder, CLIENTS), text)
+
+
+def write_client_sizes(
+  folder: Folder, names: Sequence[str], sizes: Sequence[int]
+) -> None:
+  """Writes client_sizes.csv: the names of clients, in order, and examples."""
+  text = io.StringIO()
+  writer = csv.writer(text, lineterminator='\n')
+  writer.writerow(('client', 'examples'))
+  writer.writerows(zip(names, sizes, strict=True))
+  atomic_io.write_text(os.path.join(folder, CLIENT_SIZES), text.getvalue())
+
+
+def read_clients(folder: Folder) -> 'pd.DataFrame | None':
+  """Reads clients.csv, else client_sizes.csv; None without either."""
+  import pandas as pd
+
+  for name in (CLIENTS, CLIENT_SIZES):
+    path = os.path.join(folder, name)
+    try:
+      with open(path, encoding='utf-8', newline='') as file:
+        return pd.read_csv(file, converters={'client': str})
+    except FileNotFoundError:
+      continue
+    except ValueError as error:  # a damaged file
+      cause = f'cannot be read ({errors.reason(error)})'
+      raise errors.InputError(path, 'table', cause) from error
+  return None
 
 
 def rss_mb() -> float:

@@ -79,7 +79,7 @@ class RunDirectory:
   ):
     self.path = pathlib.Path(path)
     self._flags = flags
-    self._argument = argument
+    self.argument = argument
     self._other = argument if flags is None else f'--{argument}'
     self._checkpoints = checkpoint.Checkpoints(
       self.path / 'checkpoints', keep_checkpoints
@@ -94,9 +94,9 @@ class RunDirectory:
     is_own = os.path.exists(self.path / 'hparams.json')
     above = self.path.parent
     is_usable = above.is_dir() and os.access(above, os.W_OK | os.X_OK)
-    argument = self._argument if is_usable else 'output_dir'
+    argument = self.argument if is_usable else 'output_dir'
     output_folder.check(self.path, 'run', argument, is_own)
-    hparams = hparams_lib.read(self.path, self._argument)
+    hparams = hparams_lib.read(self.path, self.argument)
     if hparams is None:
       if self._done:
         raise self._error('has checkpoints but no hparams.json')
@@ -112,7 +112,7 @@ class RunDirectory:
 
   def check_part(self, identity: Mapping[str, Any]) -> None:
     """Refuses a run that differs in these parts of its identity."""
-    hparams = hparams_lib.read(self.path, self._argument)
+    hparams = hparams_lib.read(self.path, self.argument)
     if hparams is not None:
       known = {name: hparams['identity'].get(name) for name in identity}
       self._refuse(hparams_lib.differing(known, identity), 'settings')
@@ -125,7 +125,7 @@ class RunDirectory:
       return
     self.check()  # before anything is created
     is_own = os.path.exists(self.path / 'hparams.json')
-    with output_folder.opened(self.path, 'run', self._argument, is_own):
+    with output_folder.opened(self.path, 'run', self.argument, is_own):
       self.check()
       self._is_open = True
       try:
@@ -134,16 +134,23 @@ class RunDirectory:
         self._is_open = False
         self._log.close()
 
-  def begin(self, identity: Mapping[str, Any], rounds: int) -> None:
+  def begin(
+    self,
+    identity: Mapping[str, Any],
+    rounds: int,
+    settings: Mapping[str, Any] | None = None,
+  ) -> None:
     """Writes hparams.json; refuses a directory of a run that differs.
 
     Args:
       identity: see `identity.of_run`.
       rounds: to train in all.
+      settings: see `identity.settings`.
     """
-    hparams = hparams_lib.read(self.path, self._argument)
+    settings = settings or {}
+    hparams = hparams_lib.read(self.path, self.argument)
     if hparams is None:
-      self._hparams = hparams_lib.create(identity, self._flags)
+      self._hparams = hparams_lib.create(identity, self._flags, settings)
       hparams_lib.write(self.path, self._hparams)
       return
     changed = hparams_lib.differing(hparams['identity'], identity)
@@ -161,17 +168,23 @@ class RunDirectory:
     self._hparams = hparams
     if self._flags is not None:
       self._update_hparams(flags=dict(self._flags))
+    else:
+      self._update_hparams(settings=dict(settings))
 
   def describe(
     self, process: 'process.FederatedProcess', metadata: Mapping[str, Any]
   ) -> None:
-    """Writes the model's files, and attack.json if there is an attack."""
+    """Writes the files of the model, the clients and the attack, if any."""
+    clients = process.clients
+    metrics_log.write_client_sizes(
+      self.path, clients.client_ids, clients.sizes.tolist()
+    )
     if process.attack is not None:
-      clients = process.malicious.tolist()
-      attack = {**process.attack.to_json(), 'clients': clients}
+      malicious = process.malicious.tolist()
+      attack = {**process.attack.to_json(), 'clients': malicious}
       atomic_io.write_json(self.path / 'attack.json', attack)
     with _warning_of_damage():
-      model_file.read(self.path, self._argument)
+      model_file.read(self.path, self.argument)
     model_file.write(self.path, process.model, metadata)
 
   def restore(
@@ -277,7 +290,7 @@ class RunDirectory:
     )
 
   def _error(self, hint: str) -> errors.InputError:
-    return errors.InputError(self._argument, self.path, hint)
+    return errors.InputError(self.argument, self.path, hint)
 
 
 def _stores(
@@ -314,7 +327,7 @@ def _warning_of_damage() -> Iterator[None]:
 
 
 class LoadedRun(NamedTuple):
-  """A run's newest global model, as a plain Keras model.
+  """A model of a run, as a plain Keras model.
 
   For `input_spec` see `flat_model.FlatModel`; `metadata` is that of an export:
   `round`, `class_names`, ...
@@ -327,8 +340,21 @@ class LoadedRun(NamedTuple):
   metadata: dict[str, Any]
 
 
-def load(path: str | pathlib.Path, argument: str = 'run') -> LoadedRun:
-  """Loads the newest global model; errors name `argument`."""
+def load(
+  path: str | pathlib.Path,
+  argument: str = 'run',
+  round_number: int | None = None,
+  client: int | None = None,
+) -> LoadedRun:
+  """Loads a model of a run.
+
+  Args:
+    path: the run directory.
+    argument: the argument that gave it, for errors.
+    round_number: a round with a checkpoint; the newest if None.
+    client: the position of a client, for its own model; None for the global
+      one.
+  """
   import keras
 
   from safl_tf.algorithms.fed_ma import layer_chain, progress
@@ -338,13 +364,18 @@ def load(path: str | pathlib.Path, argument: str = 'run') -> LoadedRun:
   check_is_run(path, argument)
   path = pathlib.Path(path)
   config, fixed = model_file.read(path, argument)
+  checkpoints = checkpoint.Checkpoints(path / 'checkpoints')
   try:
-    checkpoints = checkpoint.Checkpoints(path / 'checkpoints')
-    restored = checkpoints.restore_latest(repair=False)
+    restored = checkpoints.restore_latest(repair=False, only=round_number)
+    z = restored and restored.arrays.get('z_bar')
+    if restored is not None and client is not None:
+      number = restored.round_number
+      z = checkpoints.read_client(number, f'{_CLIENTS}z', client)
   except errors.InputError as error:
     raise errors.InputError(argument, path, error.hint) from error
-  if restored is None or 'z_bar' not in restored.arrays:
-    raise errors.InputError(argument, path, 'has no global model yet')
+  if restored is None or z is None:
+    what = 'global model' if client is None else 'model of that client'
+    raise errors.InputError(argument, path, f'has no {what} yet')
   number = restored.round_number
   input_spec, from_logits = config.pop('inputs'), config.pop('from_logits')
   try:
@@ -357,14 +388,13 @@ def load(path: str | pathlib.Path, argument: str = 'run') -> LoadedRun:
     hint = f'Keras cannot rebuild model.json ({errors.reason(error)})'
     raise errors.InputError(argument, path, hint) from error
   widths = restored.arrays.get(_MEMORY + progress.WIDTHS)
-  if widths is not None:  # FedMA may have widened layers
+  if widths is not None and len(z) != flat.size:  # FedMA widens layers
     rebuild = functools.partial(layer_chain.rebuild, flat.template, widths)
     flat = flat_model.FlatModel(rebuild, example)
-  z_bar = restored.arrays['z_bar']
-  if len(z_bar) != flat.size or fixed.keys() != flat.fixed.keys():
+  if len(z) != flat.size or fixed.keys() != flat.fixed.keys():
     hint = 'model.json does not describe the model of its checkpoints'
     raise errors.InputError(argument, path, hint)
-  model = flat.to_model(z_bar)
+  model = flat.to_model(z)
   metadata = {'round': number, **config}
   return LoadedRun(model, input_spec, from_logits, number, metadata)
 

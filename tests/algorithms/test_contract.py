@@ -13,6 +13,8 @@ from safl_tf.training import loop, metrics_log
 from safl_tf.util import choices
 from tests import memories, tiny
 
+pytestmark = pytest.mark.usefixtures('no_outputs')
+
 SIZES = (40, 33, 51, 27)
 CONFIG = client_config.LocalConfig(learning_rate=0.01, batch_size=20)
 COMMUNICATING = [

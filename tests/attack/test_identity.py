@@ -21,6 +21,8 @@ from safl_tf.util import versions as versions_lib
 from tests import tiny
 from tests.binaries import programs
 
+pytestmark = pytest.mark.usefixtures('no_outputs')
+
 CONFIG = safl_tf.LocalConfig(local_epochs=1, batch_size=8, learning_rate=0.02)
 X, Y = tiny.blobs(71)
 TEST = tiny.blobs(40, seed=1)

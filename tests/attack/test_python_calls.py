@@ -40,6 +40,9 @@ TRAIN = {
   'keep_checkpoints': [0, 'a', None],
   'stop_at_accuracy': ['x', 2, -1, True, math.nan],
   'output_dir': [5, b'x', ['a']],
+  'export': [None, True, 'h5'],
+  'client_table': [None, 1, 'yes'],
+  'callbacks': [None, 3, print, [3], [safl_tf.Callback], {}],
   'progress': ['yes', 1, []],
 }
 

@@ -17,6 +17,8 @@ from safl_tf.util import errors
 from tests import tiny, tiny_rounds
 from tests.binaries import programs
 
+pytestmark = pytest.mark.usefixtures('no_outputs')
+
 FED_AVG = safl_tf.build_fed_avg()
 ASTW = safl_tf.build_astw(astw_layerwise=False)
 ADAM = dataclasses.replace(

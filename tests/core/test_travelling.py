@@ -16,6 +16,8 @@ from safl_tf.training import run_directory
 from safl_tf.util import errors
 from tests import tiny, tiny_rounds
 
+pytestmark = pytest.mark.usefixtures('no_outputs')
+
 layers = keras.layers
 X, Y = tiny.blobs(88)
 SEED = tf.zeros([2], tf.int32)

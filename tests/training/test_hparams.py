@@ -75,6 +75,7 @@ def test_hparams(tmp_path):
     'git_commit',
     'identity',
     'saved_round',
+    'settings',
     'versions',
   }
   assert hparams['identity'] == {'seed': 3}

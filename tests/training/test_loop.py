@@ -18,6 +18,8 @@ from safl_tf.util import errors
 from tests import tiny
 from tests.training import test_checkpoint, test_metrics_log
 
+pytestmark = pytest.mark.usefixtures('no_outputs')
+
 CLIENTS = tiny.clients((20, 13, 31, 7))
 TEST_X, TEST_Y = tiny.blobs(60, seed=9)
 CONFIG = client_config.LocalConfig(

@@ -12,6 +12,8 @@ from safl_tf.training import run_directory
 from safl_tf.util import errors
 from tests import tiny, tiny_rounds
 
+pytestmark = pytest.mark.usefixtures('no_outputs')
+
 NAME = 'fixed_weights.npz'
 
 

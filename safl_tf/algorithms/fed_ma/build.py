@@ -59,6 +59,7 @@ class FedMA(config.MatchConfig):
     return rounds.MatchedRounds(trainer, algorithm, self)
 
 
+@algorithm_lib.published('fedma')
 def build_fed_ma(
   fedma_matching: str = 'hungarian',
   fedma_schedule: str = 'layerwise',

@@ -9,11 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import tqdm
 from absl import logging
 
 from safl_tf.data.speech_commands import archive, features
-from safl_tf.util import atomic_io, errors
+from safl_tf.util import atomic_io, console, errors
 
 _BATCH = 128  # clips per call of the feature function
 
@@ -146,8 +145,5 @@ def _read(path: str) -> ClipFeatures:
   return outcome
 
 
-def _progress_bar(clips: int) -> tqdm.tqdm:
-  """Returns a bar, which is shown only on a terminal."""
-  return tqdm.tqdm(
-    total=clips, desc='speech features', unit='clip', disable=None
-  )
+def _progress_bar(clips: int) -> Any:
+  return console.progress_bar(total=clips, desc='speech features', unit='clip')

@@ -265,6 +265,7 @@ def train(folder, address=None):
     executor=executor,
     jit_compile='false',
     output_dir=folder,
+    export='none',
     checkpoint_every=1,
     progress=False,
   )

@@ -16,6 +16,8 @@ from safl_tf.training import metrics_log
 from safl_tf.util import choices
 from tests import memories, tiny, tiny_rounds
 
+pytestmark = pytest.mark.usefixtures('no_outputs')
+
 TWO = safl_tf.RayConfig(workers=2)
 
 

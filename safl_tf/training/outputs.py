@@ -1,0 +1,106 @@
+"""What a run leaves besides its log and checkpoints: plots, tables, exports."""
+
+import dataclasses
+from collections.abc import Mapping
+from concurrent import futures
+from typing import Any
+
+from safl_tf.data import heterogeneity
+from safl_tf.reporting import plots
+from safl_tf.training import evaluation, export, metrics_log, run_directory
+from safl_tf.training import result as result_lib
+from safl_tf.util import choices, console, errors, validation
+
+
+@dataclasses.dataclass(frozen=True)
+class Outputs:
+  """The files to write after the last round, besides plots/.
+
+  Attributes:
+    export: formats of export/: 'both', 'savedmodel', 'keras' or 'none'.
+    client_table: whether to write clients.csv.
+    title: of the plots; the algorithm and the number of clients by default.
+  """
+
+  export: str = 'both'
+  client_table: bool = False
+  title: str | None = None
+
+  def __post_init__(self) -> None:
+    validation.choice('export', self.export, choices.EXPORTS)
+    validation.instance(
+      'client_table', self.client_table, bool, 'True or False'
+    )
+
+
+def write(
+  outputs: Outputs,
+  directory: run_directory.RunDirectory,
+  result: result_lib.Result,
+  metadata: Mapping[str, Any],
+) -> str | None:
+  """Writes the files; returns the error of the export, if any.
+
+  Args:
+    outputs: what to write.
+    directory: the run's folder, open.
+    result: of the run.
+    metadata: of exported models, with `class_names`.
+  """
+  with futures.ThreadPoolExecutor(1) as background:
+    report = background.submit(_report, outputs, directory, result, metadata)
+    failure = _export(outputs.export, directory, result, metadata)
+    report.result()
+  return failure
+
+
+def _report(
+  outputs: Outputs,
+  directory: run_directory.RunDirectory,
+  result: result_lib.Result,
+  metadata: Mapping[str, Any],
+) -> None:
+  """Writes the plots and the table of clients."""
+  process = result.process
+  if outputs.client_table:
+    table = evaluation.client_table(process, result.state)
+    metrics_log.write_clients(directory.path, table)
+  clients, name = process.clients, process.algorithm.name
+  plots.write_all(
+    directory.path,
+    result.history,
+    *heterogeneity.table(clients, metadata['class_names']),
+    outputs.title or f'{name}, {clients.num_clients} clients',
+  )
+
+
+def _export(
+  formats: str,
+  directory: run_directory.RunDirectory,
+  result: result_lib.Result,
+  metadata: Mapping[str, Any],
+) -> str | None:
+  """Exports the model unless the export is current; returns the error.
+
+  All other files of the run are complete, whatever happens here.
+  """
+  model, path = result.process.model, directory.path
+  try:
+    with console.only_errors():
+      export.export(
+        result.model,
+        path / 'export',
+        model.input_spec,
+        model.from_logits,
+        formats,
+        {'round': result.state.t, **metadata},
+        directory.argument,
+        replace_current=False,
+      )
+  except (errors.RunError, errors.InputError, OSError) as error:
+    cause = getattr(error, 'hint', error)
+    return (
+      f'export={formats}: {cause}; all other files are in {path}, '
+      f'safl-export --run={path} tries again'
+    )
+  return None
