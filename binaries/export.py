@@ -55,7 +55,7 @@ def main(flags: absl_flags.FlagValues) -> None:
         loaded.model,
         output,
         loaded.input_spec,
-        'softmax' if loaded.from_logits else None,
+        loaded.task['activation'],
         flags.format,
         loaded.metadata,
         argument,

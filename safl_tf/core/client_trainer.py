@@ -68,6 +68,7 @@ class ClientTrainer:
     device: the TensorFlow device; the first of several.
     jit_compile: whether XLA compiles training.
     malicious: the clients that the attack chose.
+    keeps_models: whether clients keep the models that they train.
     zero_arrays: what a client keeps and receives, with zeros in place of
       values.
 
@@ -448,6 +449,7 @@ class ClientTrainer:
       for place, data in zip(self._devices, self._data, strict=True)
     ]
     self._shared = updates[0].shared
+    self.keeps_models = updates[0].keeps_model
     self.zero_arrays = updates[0].zero_arrays()
     self._executor: executors.Executor
     if self._ray is not None:

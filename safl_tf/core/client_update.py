@@ -68,6 +68,7 @@ class ClientUpdate:
   Attributes:
     device: the TensorFlow device that holds the data and runs the round.
     shared: the names of the arrays that a client both keeps and uploads.
+    keeps_model: whether a client keeps its trained model.
 
   Args:
     model: the Keras model as functions of a vector.
@@ -465,6 +466,7 @@ class ClientUpdate:
       trained = self._finish(self._round(inputs, z), z, tf.constant(1.0))
     checked.check_needs(self._algorithm, trained.metrics)
     kept, upload = trained.kept, trained.upload
+    self.keeps_model = 'z' in kept
     return frozenset(n for n in upload if upload[n] is kept.get(n))
 
   def zero_arrays(self) -> tuple[algorithm_lib.Arrays, algorithm_lib.Arrays]:

@@ -81,7 +81,8 @@ def identify(loss: Any) -> Kind:
   if not callable(loss) or inspect.isclass(loss):
     takes = 'a name, a function (y, outputs) -> losses, or a keras.losses.Loss'
     raise errors.InputError('loss', type(loss).__name__, f'must be {takes}')
-  function, said = loss, None
+  function: Any = loss
+  said: bool | None = None
   if isinstance(loss, functools.partial):
     function = loss.func
     said = bool(loss.keywords.get('from_logits', False))

@@ -251,6 +251,11 @@ class FederatedProcess:
     return self._rounds.rounds_per_pass if self._rounds else 1
 
   @property
+  def keeps_models(self) -> bool:
+    """Whether clients keep models of their own."""
+    return self._rounds is None and self._trainer.keeps_models
+
+  @property
   def arithmetic(self) -> dict[str, Any]:
     """The settings that affect bits, see `ClientTrainer.arithmetic`."""
     return self._trainer.arithmetic

@@ -25,6 +25,7 @@ class Role(enum.IntEnum):
   ATTACK = 8  # which clients are malicious, and their corruptions
   MATCH = 9  # the order in which FedMA visits clients
   HOLDOUT = 10  # which examples a client holds out
+  SPLIT = 11  # which of its examples a client is tested on
 
 
 def generator(seed: int, role: Role, *indices: int) -> np.random.Generator:

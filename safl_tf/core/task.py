@@ -258,6 +258,43 @@ def of_compiled(model: keras.Model) -> Options:
   return Options(loss, metrics, weighted)
 
 
+def to_json(task: Task) -> dict[str, Any]:
+  """Returns a task as JSON values, without the user's own functions."""
+  options = task.options
+  return {
+    'loss': _serialize(options.loss, keras.losses),
+    'metrics': [_serialize(m, keras.metrics) for m in options.metrics or ()],
+    'from_logits': options.from_logits,
+    'activation': task.activation,
+  }
+
+
+def from_json(values: Mapping[str, Any]) -> Options:
+  """Returns the options that `to_json` has described."""
+  known = [m for m in values['metrics'] if m is not None]
+  return Options(
+    loss=_deserialize(values['loss'], keras.losses),
+    metrics=[_deserialize(m, keras.metrics) for m in known],
+    from_logits=values['from_logits'],
+  )
+
+
+def _serialize(given: Any, module: Any) -> Any:
+  """Returns a name, a configuration, or None for what is not of Keras."""
+  if given is None or isinstance(given, str):
+    return given
+  name = getattr(given, '__name__', '')
+  if getattr(module, name, None) is given:
+    return name
+  if getattr(module, type(given).__name__, None) is type(given):
+    return keras.saving.serialize_keras_object(given)
+  return None
+
+
+def _deserialize(value: Any, module: Any) -> Any:
+  return module.deserialize(value) if isinstance(value, dict) else value
+
+
 def class_weights(
   weights: Mapping[int, float], num_classes: int | None
 ) -> np.ndarray:

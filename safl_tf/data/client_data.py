@@ -195,6 +195,56 @@ class ClientData:
     }
     return ClientData(**{**values, **changes})
 
+  def split(
+    self, test_fraction: float = 0.2, seed: int = 0
+  ) -> tuple['ClientData', 'ClientData']:
+    """Splits the examples of each client into two parts.
+
+    An example that several clients hold is in the same part for all of them, so
+    that nobody trains on what another client is tested on.
+
+    Args:
+      test_fraction: the share of a client's examples to test on; at least one
+        example of two or more.
+      seed: of the split.
+
+    Returns:
+      What clients train on, and what they are tested on. The latter is without
+      clients that have a single example.
+    """
+    from safl_tf.core import seeds
+
+    validation.limited('test_fraction', test_fraction)
+    validation.limited('seed', seed)
+    in_test = np.full(len(self.y), -1, np.int8)  # -1 is undecided
+    for k in range(self.num_clients):
+      rng = seeds.generator(seed, seeds.Role.SPLIT, k)
+      rows = rng.permutation(np.unique(self.indices(k)))
+      m = len(rows)
+      wanted = min(m - 1, max(1, round(test_fraction * m)))
+      undecided = rows[in_test[rows] < 0]
+      missing = max(0, wanted - int((in_test[rows] == 1).sum()))
+      in_test[undecided[:missing]] = 1
+      in_test[undecided[missing:]] = 0
+    parts: list[list[np.ndarray]] = [[], []]
+    for k in range(self.num_clients):
+      rows = self.indices(k)
+      for is_test, part in enumerate(parts):
+        part.append(rows[in_test[rows] == is_test])
+    train, test = parts
+    for name, rows in zip(self._ids, train, strict=True):
+      if not len(rows):
+        hint = f'leaves client {name} nothing to train on'
+        raise errors.InputError('test_fraction', test_fraction, hint)
+    tested = [k for k, rows in enumerate(test) if len(rows)]
+    if not tested:
+      hint = 'leaves nothing to test on: all clients have one example'
+      raise errors.InputError('test_fraction', test_fraction, hint)
+    return self.replace(parts=train), self.replace(
+      parts=[test[k] for k in tested],
+      client_ids=[self._ids[k] for k in tested],
+    )
+
   def pooled(self) -> 'ClientData':
     """Returns one client that holds the examples of all, each once."""
     return self.replace(parts=[np.unique(self._flat)], client_ids=['all'])

@@ -140,19 +140,19 @@ class StateEvaluator:
   ):
     self._process = process
     self.names: list[str] = []
-    # The shape of z̄ rarely changes.
-    self._evaluator = functools.lru_cache(maxsize=2)(
-      functools.partial(Evaluator, data=data)
-    )
-    self._has_data = data is not None
+    self._evaluator: Callable[..., Evaluator] | None = None
     if data is not None:
+      # The shape of z̄ rarely changes.
+      self._evaluator = functools.lru_cache(maxsize=2)(
+        functools.partial(Evaluator, data=data)
+      )
       self.names = self._evaluator(process.trainer_of(state)).names
 
   def __call__(
     self, state: process_lib.FederatedState
   ) -> scores_lib.Scores | None:
     """Returns the scores; None without test data."""
-    if not self._has_data:
+    if self._evaluator is None:
       return None
     process = self._process
     evaluator = self._evaluator(process.trainer_of(state))

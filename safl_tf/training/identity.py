@@ -9,12 +9,12 @@ import platform
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from safl_tf.core import algorithm as algorithm_lib
 from safl_tf.core import flat_model
 from safl_tf.core import process as process_lib
+from safl_tf.core import task as task_lib
 from safl_tf.data import arrays, client_data
+from safl_tf.data import examples as examples_lib
 from safl_tf.util import atomic_io, describe, digests, versions
 
 _PACKAGES = ('safl_tf', 'tensorflow', 'keras', 'numpy')
@@ -23,8 +23,7 @@ _PACKAGES = ('safl_tf', 'tensorflow', 'keras', 'numpy')
 def of_run(
   process: process_lib.FederatedProcess,
   state: process_lib.FederatedState,
-  test_data: tuple[Any, np.ndarray] | None,
-  eval_every: int,
+  test_data: examples_lib.Examples | None,
   metadata: Mapping[str, Any],
 ) -> dict[str, Any]:
   """Returns the identity of a run as JSON values by name.
@@ -32,19 +31,18 @@ def of_run(
   Args:
     process: the process of the run.
     state: its state before the first round.
-    test_data: checked inputs and labels, if any.
-    eval_every: rounds between evaluations.
+    test_data: checked examples, if any.
     metadata: of exported models, such as `class_names`.
   """
   attack = process.attack
   return {
     'seed': state.seed,
-    'eval_every': eval_every,
     **metadata,
     **_of_data(process.clients, test_data),
     **_of_model(process.model, state),
     **algorithm_lib.describe(process.algorithm),
     **_of_config(process.config),
+    **_of_task(process.task),
     'attack': attack and {'type': type(attack).__name__, **attack.to_json()},
     **process.arithmetic,
     **_versions(),
@@ -66,6 +64,7 @@ def settings(
     'algorithm': algorithm.name,
     **algorithm.settings,
     **config,
+    'loss': process.task.name,
     'attack': attack.get('kind'),
     'attack_fraction': attack.get('fraction'),
     'attack_strength': attack.get('strength'),
@@ -79,13 +78,9 @@ def settings(
 
 
 def _of_data(
-  clients: client_data.ClientData, test_data: tuple[Any, np.ndarray] | None
+  clients: client_data.ClientData, test_data: examples_lib.Examples | None
 ) -> dict[str, Any]:
   """Returns the part of the identity that depends on the data alone."""
-  partition = [
-    *map(digests.of_array, (clients.rows, clients.sizes)),
-    *map(repr, clients.client_ids),
-  ]
   w = clients.sample_weight
   return {
     **of_inputs(clients.x, test_data),
@@ -93,20 +88,44 @@ def _of_data(
     'sample_weight': None if w is None else digests.of_array(w),
     'num_classes': clients.num_classes,
     'num_clients': clients.num_clients,
-    'partition': digests.of_text('\n'.join(partition)),
+    'partition': _digest_partition(clients),
   }
+
+
+def of_examples(clients: client_data.ClientData) -> str:
+  """Returns a digest of the examples of clients and of who has which."""
+  w = clients.sample_weight
+  parts = [
+    _digest_inputs(clients.x),
+    digests.of_array(clients.y),
+    '' if w is None else digests.of_array(w),
+    _digest_partition(clients),
+  ]
+  return digests.of_text('\n'.join(parts))
+
+
+def _digest_partition(clients: client_data.ClientData) -> str:
+  parts = [
+    *map(digests.of_array, (clients.rows, clients.sizes)),
+    *map(repr, clients.client_ids),
+  ]
+  return digests.of_text('\n'.join(parts))
 
 
 def of_inputs(
-  x: Any, test_data: tuple[Any, np.ndarray] | None
+  x: Any, test_data: examples_lib.Examples | None
 ) -> dict[str, Any]:
   """Returns the part that no partition, attack or algorithm changes."""
-  test_x, test_y = test_data or (None, None)
-  return {
-    'inputs': _digest_inputs(x),
-    'test_inputs': None if test_x is None else _digest_inputs(test_x),
-    'test_labels': None if test_y is None else digests.of_array(test_y),
-  }
+  if test_data is None:
+    test = dict.fromkeys(('test_inputs', 'test_labels', 'test_weights'))
+  else:
+    w = test_data.sample_weight
+    test = {
+      'test_inputs': _digest_inputs(test_data.x),
+      'test_labels': digests.of_array(test_data.y),
+      'test_weights': None if w is None else digests.of_array(w),
+    }
+  return {'inputs': _digest_inputs(x), **test}
 
 
 def _versions() -> dict[str, str]:
@@ -143,8 +162,29 @@ def _of_model(
   weights = [digests.of_array(state.client_models[0]), *fixed]
   return {
     'model': f'{model.size} parameters, {digests.of_text(text)}',
-    'from_logits': model.from_logits,
     'initial_weights': digests.of_text('\n'.join(weights)),
+  }
+
+
+def _of_task(task: task_lib.Task) -> dict[str, Any]:
+  """Describes the loss, the metrics, the score and the weights of classes."""
+  options = task.options
+
+  def text(name: str, value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+      return value
+    return describe.describe(name, value)
+
+  weights = options.class_weight
+  return {
+    'loss': text('loss', options.loss),
+    'score': text('score', options.score),
+    'metrics': [text('metrics', m) for m in options.metrics or ()],
+    'weighted_metrics': [
+      text('metrics', m) for m in options.weighted_metrics or ()
+    ],
+    'class_weight': weights and {str(k): weights[k] for k in sorted(weights)},
+    'from_logits': options.from_logits,
   }
 
 

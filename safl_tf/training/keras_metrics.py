@@ -100,6 +100,15 @@ def check(
   return names
 
 
+def lower_is_better(task: task_lib.Task) -> set[str]:
+  """Returns the names of metrics that Keras knows to be errors."""
+  return {
+    made.name
+    for made in of_task(task)
+    if getattr(made.metric, '_direction', None) == 'down'
+  }
+
+
 def _create(task: task_lib.Task, given: Any, weighted: bool) -> Metric | None:
   """Returns a metric; None for the accuracy, which evaluations have anyway."""
   if isinstance(given, str) and given in _OWN:

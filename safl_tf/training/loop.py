@@ -5,7 +5,7 @@ import dataclasses
 import os
 import pathlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -19,10 +19,17 @@ from safl_tf.core import client_config, flat_model
 from safl_tf.core import process as process_lib
 from safl_tf.data import client_data, examples
 from safl_tf.training import callbacks as callbacks_lib
-from safl_tf.training import evaluation, identity, metrics_log, run_directory
+from safl_tf.training import (
+  client_evaluation,
+  evaluation,
+  identity,
+  run_directory,
+)
 from safl_tf.training import outputs as outputs_lib
 from safl_tf.training import result as result_lib
-from safl_tf.util import console, errors, validation
+from safl_tf.training import row as row_lib
+from safl_tf.training import scores as scores_lib
+from safl_tf.util import errors, validation
 
 if TYPE_CHECKING:
   from safl_tf.core.executors.ray import config as ray_config
@@ -40,14 +47,22 @@ class Schedule:
     eval_every: rounds between evaluations; the last round is evaluated too.
     checkpoint_every: rounds between checkpoints; the last round is saved too.
     stop_at_accuracy: test accuracy in [0, 1] at which to stop early.
+    eval_clients_every: rounds between evaluations on the clients' own test
+      examples; the last round is evaluated too.
+    personalize_steps: local steps of the global model before its third test
+      there; 0 leaves it out.
   """
 
   rounds: int = 30
   eval_every: int = 1
   checkpoint_every: int = 5
   stop_at_accuracy: float | None = None
+  eval_clients_every: int = 1
+  personalize_steps: int = 0
 
   def __post_init__(self) -> None:
+    validation.limited('eval_clients_every', self.eval_clients_every)
+    validation.limited('personalize_steps', self.personalize_steps)
     for name in ('rounds', 'eval_every', 'checkpoint_every'):
       validation.limited(name, getattr(self, name))
     if self.stop_at_accuracy is not None:
@@ -56,6 +71,10 @@ class Schedule:
   def evaluates(self, t: int) -> bool:
     """Returns whether round t is evaluated."""
     return t % self.eval_every == 0 or t == self.rounds
+
+  def evaluates_clients(self, t: int) -> bool:
+    """Returns whether round t is evaluated on the clients' test examples."""
+    return t % self.eval_clients_every == 0 or t == self.rounds
 
   def done(self, t: int, history: list[Row]) -> bool:
     """Returns whether the run ends after round t."""
@@ -82,7 +101,14 @@ def train(
   stack: int | None = None,
   client_store: str = 'ram',
   attack: attacks.Attack | None = None,
+  loss: Any = None,
+  metrics: Sequence[Any] | None = None,
+  score: Any = None,
+  class_weight: Mapping[int, float] | None = None,
   from_logits: bool | None = None,
+  test_clients: client_data.ClientData | None = None,
+  eval_clients_every: int = 1,
+  personalize_steps: int = 0,
   eval_every: int = 1,
   checkpoint_every: int = 5,
   keep_checkpoints: int = 2,
@@ -96,7 +122,7 @@ def train(
   """Trains a Keras model on the clients' data.
 
   Args:
-    model: a function that returns a new Keras classification model, or a model.
+    model: a function that returns a new Keras model, or a model.
     clients: the clients' data.
     algorithm: the algorithm; SAFL by default.
     test_data: (x, y) to evaluate the global model on, or a finite
@@ -114,8 +140,23 @@ def train(
     stack: number of clients that 'vectorized' stacks; by memory if None.
     client_store: 'ram' or 'mmap', see `process.FederatedProcess`.
     attack: the attack of malicious clients, see `attacks`; none by default.
-    from_logits: whether the model's outputs are logits; by default a compiled
-      loss says it, or else the activation of the last layer.
+    loss: what clients minimise: the name of a loss of Keras, a `keras.Loss` or
+      a function (y, outputs) -> losses of examples; or 'paper' for equation
+      (27). By default that of a compiled model, or else cross-entropy if labels
+      are classes.
+    metrics: names of metrics of Keras, `keras.Metric`s or functions, for the
+      test data; by default those of a compiled model.
+    score: h in [0, 1] of each example, for algorithms that compare models, such
+      as Extended SAFL: a function (y, outputs) -> scores, or the name of a
+      metric. The accuracy by default, if the task has one.
+    class_weight: class number -> weight of its examples in training.
+    from_logits: whether the model's outputs are logits; by default the loss
+      says it, or else the activation of the last layer.
+    test_clients: the clients' own test examples, as from `ClientData.split`: to
+      evaluate the global model and each client's own model on.
+    eval_clients_every: rounds between these evaluations.
+    personalize_steps: if not 0, they also test the global model after so many
+      local steps on each client's training examples.
     eval_every: rounds between evaluations.
     checkpoint_every: rounds between checkpoints, if there is an output_dir.
     keep_checkpoints: number of checkpoints to keep.
@@ -135,7 +176,14 @@ def train(
   Returns:
     The model, the history and the final state.
   """
-  schedule = Schedule(rounds, eval_every, checkpoint_every, stop_at_accuracy)
+  schedule = Schedule(
+    rounds,
+    eval_every,
+    checkpoint_every,
+    stop_at_accuracy,
+    eval_clients_every,
+    personalize_steps,
+  )
   outputs = outputs_lib.Outputs(export, client_table)
   callbacks_lib.Callbacks(callbacks)
   _check_types(output_dir, progress)
@@ -150,6 +198,9 @@ def train(
   if test_data is None:
     _refuse('eval_every', eval_every, 1, 'test_data')
     _refuse('stop_at_accuracy', stop_at_accuracy, None, 'test_data')
+  if test_clients is None:
+    _refuse('eval_clients_every', eval_clients_every, 1, 'test_clients')
+    _refuse('personalize_steps', personalize_steps, 0, 'test_clients')
   process = process_lib.FederatedProcess(
     model,
     clients,
@@ -164,6 +215,10 @@ def train(
     store_dir=output_dir,
     attack=attack,
     from_logits=from_logits,
+    loss=loss,
+    metrics=metrics,
+    score=score,
+    class_weight=class_weight,
   )
   directory = None
   if output_dir is not None:
@@ -177,6 +232,7 @@ def train(
       seed,
       test_data,
       directory,
+      test_clients=test_clients,
       outputs=outputs,
       callbacks=callbacks,
       progress=progress,
@@ -193,6 +249,7 @@ def run(
   test_data: Any = None,
   directory: run_directory.RunDirectory | None = None,
   metadata: Mapping[str, Any] | None = None,
+  test_clients: client_data.ClientData | None = None,
   outputs: outputs_lib.Outputs | None = None,
   callbacks: callbacks_lib.Given = (),
   progress: bool | None = None,
@@ -211,14 +268,8 @@ def run(
       f'must be at least {process.rounds_per_pass}, one for each layer that '
       'FedMA matches',
     )
-  if test_data is not None:
-    found = examples.read_test(test_data, process.clients)
-    if found.sample_weight is not None:
-      hint = 'must be omitted: tests weigh all examples equally'
-      raise errors.InputError('test_data: sample_weight', 'given', hint)
-    test_data = found.x, found.y
-  evaluate = evaluation.build_evaluate(process, test_data)
   state = process.initialize(seed)
+  evaluators = _Evaluators(process, state, schedule, test_data, test_clients)
   settings = identity.settings(process, seed, dataclasses.asdict(schedule))
   history: list[Row] = []
   with contextlib.ExitStack() as stack:
@@ -227,16 +278,19 @@ def run(
         names = process.clients.class_names
         classes = range(process.clients.num_classes or 0)
         metadata = {'class_names': names or [str(c) for c in classes]}
-      definition = identity.of_run(
-        process, state, test_data, schedule.eval_every, metadata
-      )
+      definition = {
+        **identity.of_run(process, state, evaluators.test_data, metadata),
+        **evaluators.identity(),
+      }
       stack.enter_context(directory.opened())
       directory.begin(definition, schedule.rounds, settings)
       directory.describe(process, metadata)
-      state, history = directory.restore(state)
+      state, history = directory.restore(state, evaluators.columns)
       if state.t:
         logging.info('resuming %s after round %d', directory.path, state.t)
-    report = stack.enter_context(_progress(schedule.rounds, state.t, progress))
+    report = stack.enter_context(
+      row_lib.reporter(schedule.rounds, state.t, progress)
+    )
     path, stop = None if directory is None else directory.path, False
     followers.begin(settings, history, schedule.rounds, path, process)
     while not (stop or schedule.done(state.t, history)):
@@ -248,10 +302,11 @@ def run(
           directory.save(state, history)
         raise
       seconds = time.perf_counter() - start
-      evaluated = state.z_bar is not None and schedule.evaluates(state.t)
-      scores = evaluate(state) if evaluated else None
+      scores, of_clients = evaluators(state)
       _check_alive(process, metrics, scores)
-      history.append(_row(metrics, scores, history, seconds))
+      history.append(
+        row_lib.create(metrics, scores, of_clients, history, seconds)
+      )
       if directory is not None:
         directory.append(history[-1])
         last = schedule.done(state.t, history)
@@ -266,12 +321,80 @@ def run(
       finally:
         if stop and directory is not None:
           directory.save(state, history)
-    result = Result(process.get_model(state), history, state, process)
+    result = Result(
+      process.get_model(state), history, state, process, evaluators.latest
+    )
     if directory is not None and metadata is not None and outputs is not None:
       failure = outputs_lib.write(outputs, directory, result, metadata)
       result = dataclasses.replace(result, failure=failure)
   followers.end(result)
   return result
+
+
+class _Evaluators:
+  """Evaluates states on the test data and on the clients' test examples.
+
+  Attributes:
+    test_data: checked, if there are any.
+    columns: of metrics.csv, besides those that all runs have.
+    latest: the newest scores of clients, if there are any.
+  """
+
+  def __init__(
+    self,
+    process: process_lib.FederatedProcess,
+    state: process_lib.FederatedState,
+    schedule: Schedule,
+    test_data: Any,
+    test_clients: client_data.ClientData | None,
+  ):
+    self._schedule = schedule
+    self._test_clients = test_clients
+    self.latest: client_evaluation.ClientScores | None = None
+    self.test_data = None
+    if test_data is not None:
+      self.test_data = examples.read_test(test_data, process.clients)
+    self._on_test = evaluation.StateEvaluator(process, state, self.test_data)
+    self._on_clients = None
+    self.columns = [f'test_{name}' for name in self._on_test.names]
+    if test_clients is not None:
+      self._on_clients = client_evaluation.ClientEvaluator(
+        process, state, test_clients, schedule.personalize_steps
+      )
+      self.columns += self._on_clients.names
+    if schedule.stop_at_accuracy is not None and (
+      'test_accuracy' not in self.columns
+    ):
+      hint = f'there is no accuracy with the loss {process.task.name}'
+      raise errors.InputError(
+        'stop_at_accuracy', schedule.stop_at_accuracy, hint
+      )
+
+  def __call__(
+    self, state: process_lib.FederatedState
+  ) -> tuple[scores_lib.Scores | None, dict[str, float]]:
+    """Returns the scores of a round's state that its schedule asks for."""
+    if state.z_bar is None:
+      return None, {}
+    scores, of_clients = None, {}
+    if self._schedule.evaluates(state.t):
+      scores = self._on_test(state)
+    if self._on_clients and self._schedule.evaluates_clients(state.t):
+      self.latest = self._on_clients(state)
+      of_clients = self.latest.columns()
+    return scores, of_clients
+
+  def identity(self) -> dict[str, Any]:
+    """Returns what the evaluations of a run depend on besides test data."""
+    schedule, clients = self._schedule, self._test_clients
+    known: dict[str, Any] = {'eval_every': schedule.eval_every}
+    if clients is not None:
+      known |= {
+        'eval_clients_every': schedule.eval_clients_every,
+        'personalize_steps': schedule.personalize_steps,
+        'test_clients': identity.of_examples(clients),
+      }
+    return known
 
 
 def _check_types(output_dir: Any, progress: Any) -> None:
@@ -285,7 +408,7 @@ def _check_types(output_dir: Any, progress: Any) -> None:
 def _check_alive(
   process: process_lib.FederatedProcess,
   metrics: process_lib.RoundMetrics,
-  scores: evaluation.Scores | None,
+  scores: scores_lib.Scores | None,
 ) -> None:
   """Ends a run whose global model has finite weights but no finite outputs."""
   if scores is None or process.algorithm.alone or np.isfinite(scores.loss):
@@ -300,80 +423,3 @@ def _refuse(name: str, value: Any, default: Any, needed: str) -> None:
   """Refuses an argument that has no effect without another one."""
   if value != default:
     raise errors.InputError(name, value, f'has no effect without {needed}')
-
-
-def _row(
-  metrics: process_lib.RoundMetrics,
-  scores: evaluation.Scores | None,
-  history: list[Row],
-  seconds: float,
-) -> Row:
-  """Returns a round's row of metrics.csv."""
-  gated, workers = (metrics.q < 1).any(), metrics.workers
-
-  def percentile(values: np.ndarray, q: int) -> float | None:
-    return float(np.percentile(values, q)) if gated else None
-
-  def total(column: str) -> int:
-    before = history[-1][f'total_{column}'] if history else 0
-    return before + getattr(metrics, column)
-
-  return {
-    'round': metrics.t,
-    'test_accuracy': scores and scores.accuracy,
-    'test_top5_accuracy': scores and scores.top5_accuracy,
-    'test_loss': scores and scores.loss,
-    'train_loss': metrics.train_loss,
-    'p': metrics.p,
-    'kept_local': metrics.kept_local,
-    'selected': len(metrics.ids),
-    'uploaded': int(metrics.sent.sum()),
-    'dropped': len(metrics.dropped),
-    'malicious': metrics.malicious,
-    'bytes_up': metrics.bytes_up,
-    'bytes_down': metrics.bytes_down,
-    'total_bytes_up': total('bytes_up'),
-    'total_bytes_down': total('bytes_down'),
-    'delta_p50': percentile(metrics.delta, 50),
-    'delta_p90': percentile(metrics.delta, 90),
-    'q_p10': percentile(metrics.q, 10),
-    'q_p50': percentile(metrics.q, 50),
-    'seconds': seconds,
-    'rss_mb': metrics_log.rss_mb(),
-    'workers': workers and workers.alive,
-    'workers_lost': workers and workers.lost,
-    'bytes_to_workers': workers and workers.bytes_sent,
-    'bytes_from_workers': workers and workers.bytes_received,
-  }
-
-
-@contextlib.contextmanager
-def _progress(
-  rounds: int, done: int, progress: bool | None
-) -> Iterator[Callable[[Row], None]]:
-  """Shows a progress bar where users see it; else logs about ten lines."""
-  options = {'total': rounds, 'initial': done, 'unit': 'round'}
-  every = max(1, rounds // 10)
-  with console.progress_bar(progress, **options) as bar:
-
-    def report(row: Row) -> None:
-      summary = {
-        'accuracy': _format(row['test_accuracy'], '.1%'),
-        'loss': _format(row['test_loss'], '.3f'),
-        'p': _format(row['p'], '.3f'),
-        'uploads': f'{row["uploaded"]}/{row["selected"]}',
-      }
-      if row['workers'] is not None:
-        lost = f' ({row["workers_lost"]} lost)' if row['workers_lost'] else ''
-        summary['workers'] = f'{row["workers"]}{lost}'
-      bar.set_postfix(summary, refresh=False)
-      bar.update()
-      if bar.disable and progress is None and row['round'] % every == 0:
-        text = ', '.join(f'{name} {value}' for name, value in summary.items())
-        logging.info('round %d of %d: %s', row['round'], rounds, text)
-
-    yield report
-
-
-def _format(value: float | None, spec: str) -> str:
-  return '-' if value is None else format(value, spec)

@@ -64,27 +64,37 @@ Row = Mapping[str, float | int | None]
 class MetricsLog:
   """Writes a row per round to `metrics.csv` and to TensorBoard's `logdir/`.
 
-  A row has a value for each of `COLUMNS`. A missing value or None becomes an
-  empty cell. Floats in metrics.csv round-trip exactly; TensorBoard's are
-  float32, the only type that all its readers display.
+  A row has a value for each column: `COLUMNS` and those of `start`. A missing
+  value or None becomes an empty cell. Floats in metrics.csv round-trip exactly;
+  TensorBoard's are float32, the only type that all its readers display.
   """
 
   def __init__(self, folder: Folder):
     self.path = os.path.join(folder, 'metrics.csv')
     self.logdir = os.path.join(folder, 'logdir')
+    self._columns: tuple[str, ...] = COLUMNS
     self._csv: BinaryIO | None = None
     self._events: Any = None
 
-  def start(self, history: Sequence[Row]) -> None:
+  def start(self, history: Sequence[Row], columns: Sequence[str] = ()) -> None:
     """Rewrites the files with these rows, deleting any others.
 
-    Call it before `append`, with the rows up to the checkpoint from which the
-    run resumes; none in a new run.
+    Call it before `append`.
+
+    Args:
+      history: the rows up to the checkpoint from which the run resumes; none in
+        a new run.
+      columns: besides `COLUMNS`: test_NAME, of a metric of the test data, and
+        client_NAME, of statistics over clients.
     """
     import tensorflow as tf
 
     self.close()
-    lines = [','.join(COLUMNS) + '\n', *map(_line, history)]
+    tested = [c for c in columns if c.startswith('test_') and c not in TAGS]
+    others = [c for c in columns if not c.startswith('test_')]
+    at = COLUMNS.index('test_loss') + 1
+    self._columns = (*COLUMNS[:at], *tested, *COLUMNS[at:], *others)
+    lines = [','.join(self._columns) + '\n', *map(self._line, history)]
     atomic_io.write_text(self.path, ''.join(lines))
     self._csv = open(self.path, 'ab', buffering=0)  # noqa: SIM115
     for path in pathlib.Path(self.logdir).glob('events.out.tfevents.*'):
@@ -99,7 +109,7 @@ class MetricsLog:
     """Appends a round's row and syncs it to disk."""
     if self._csv is None:
       raise RuntimeError('call start() before append()')
-    line = _line(row).encode()
+    line = self._line(row).encode()
     with atomic_io.naming(self.path):
       while line:  # a full disk may take a part of it
         line = line[self._csv.write(line) :]
@@ -113,13 +123,23 @@ class MetricsLog:
       file.close()
     self._csv = self._events = None
 
+  def _line(self, row: Row) -> str:
+    """Formats a row as a line of metrics.csv."""
+    if row.keys() - set(self._columns) or row.get('round') is None:
+      raise ValueError(f'not a row of metrics: {dict(row)}')
+    cells = []
+    for value in map(row.get, self._columns):
+      number = int if isinstance(value, numbers.Integral) else float
+      cells.append('' if value is None else repr(number(value)))
+    return ','.join(cells) + '\n'
+
   def _write_event(self, row: Row) -> None:
     """Writes one event with all scalars, without the tensorboard package."""
     import tensorflow as tf
 
     summary = tf.compat.v1.Summary()
-    for column, tag in TAGS.items():
-      value = row.get(column)
+    for column in self._columns[1:]:
+      tag, value = tag_of(column), row.get(column)
       if value is not None:
         entry = summary.value.add(tag=tag)
         entry.metadata.plugin_data.plugin_name = 'scalars'
@@ -129,6 +149,14 @@ class MetricsLog:
       tf.summary.experimental.write_raw_pb(
         summary.SerializeToString(), step=row['round']
       )
+
+
+def tag_of(column: str) -> str:
+  """Returns the tag of a column in TensorBoard."""
+  if column in TAGS:
+    return TAGS[column]
+  kind, _, name = column.partition('_')
+  return f'client_eval/{name}' if kind == 'client' else f'{kind}/{name}'
 
 
 def read_csv(path: Folder) -> list[dict[str, Any]]:
@@ -204,17 +232,6 @@ def read_clients(folder: Folder) -> 'pd.DataFrame | None':
 def rss_mb() -> float:
   """Returns the resident memory of this process in megabytes (1e6 bytes)."""
   return psutil.Process().memory_info().rss / 1e6
-
-
-def _line(row: Row) -> str:
-  """Formats a row as a line of metrics.csv."""
-  if row.keys() - set(COLUMNS) or row.get('round') is None:
-    raise ValueError(f'not a row of metrics: {dict(row)}')
-  cells = []
-  for value in map(row.get, COLUMNS):
-    number = int if isinstance(value, numbers.Integral) else float
-    cells.append('' if value is None else repr(number(value)))
-  return ','.join(cells) + '\n'
 
 
 def _parse_cell(cell: str) -> float | int | None:

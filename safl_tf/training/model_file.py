@@ -18,11 +18,12 @@ from safl_tf.util import atomic_io, errors
 
 if TYPE_CHECKING:
   from safl_tf.core import flat_model
+  from safl_tf.core import task as task_lib
 
 _MODEL, _FIXED = 'model.json', 'fixed_weights.npz'
 _FIELDS = {
   'model': dict,
-  'from_logits': bool,
+  'task': dict,
   'inputs': object,
   'class_names': list,
 }
@@ -31,6 +32,7 @@ _FIELDS = {
 def write(
   folder: pathlib.Path,
   model: 'flat_model.FlatModel',
+  task: 'task_lib.Task',
   metadata: Mapping[str, Any],
 ) -> None:
   """Writes the files, or none for a model that Keras cannot rebuild.
@@ -39,6 +41,7 @@ def write(
   but not exported by a program without that class.
   """
   from safl_tf.core import flat_model
+  from safl_tf.core import task as task_lib
 
   try:
     config = flat_model.architecture(model.template)
@@ -47,7 +50,7 @@ def write(
     return
   description = {
     'model': config,
-    'from_logits': model.from_logits,
+    'task': task_lib.to_json(task),
     'inputs': model.input_spec,
     **metadata,
   }

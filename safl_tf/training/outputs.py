@@ -7,7 +7,12 @@ from typing import Any
 
 from safl_tf.data import heterogeneity
 from safl_tf.reporting import plots
-from safl_tf.training import evaluation, export, metrics_log, run_directory
+from safl_tf.training import (
+  client_evaluation,
+  export,
+  metrics_log,
+  run_directory,
+)
 from safl_tf.training import result as result_lib
 from safl_tf.util import choices, console, errors, validation
 
@@ -63,7 +68,9 @@ def _report(
   """Writes the plots and the table of clients."""
   process = result.process
   if outputs.client_table:
-    table = evaluation.client_table(process, result.state)
+    table = client_evaluation.client_table(
+      process, result.state, result.client_scores
+    )
     metrics_log.write_clients(directory.path, table)
   clients, name = process.clients, process.algorithm.name
   plots.write_all(
@@ -91,7 +98,7 @@ def _export(
         result.model,
         path / 'export',
         model.input_spec,
-        model.from_logits,
+        result.process.task.activation,
         formats,
         {'round': result.state.t, **metadata},
         directory.argument,

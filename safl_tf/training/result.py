@@ -12,6 +12,7 @@ if TYPE_CHECKING:
   import pandas as pd
 
   from safl_tf.core import process, state
+  from safl_tf.training import client_evaluation
 
 Row = dict[str, Any]
 
@@ -25,6 +26,8 @@ class Result:
     history: the rows of metrics.csv.
     state: the final state, from which `process.next` can continue.
     process: the process that was run.
+    client_scores: the newest ones on the clients' own test examples, if there
+      are any.
     failure: why the model could not be exported, if it could not.
   """
 
@@ -32,6 +35,7 @@ class Result:
   history: list[Row]
   state: 'state.FederatedState'
   process: 'process.FederatedProcess'
+  client_scores: 'client_evaluation.ClientScores | None' = None
   failure: str | None = None
 
   @property

@@ -9,7 +9,7 @@ import os
 import pathlib
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -185,25 +185,30 @@ class RunDirectory:
       atomic_io.write_json(self.path / 'attack.json', attack)
     with _warning_of_damage():
       model_file.read(self.path, self.argument)
-    model_file.write(self.path, process.model, metadata)
+    model_file.write(self.path, process.model, process.task, metadata)
 
   def restore(
-    self, initial: 'process.FederatedState'
+    self, initial: 'process.FederatedState', columns: Sequence[str] = ()
   ) -> tuple['process.FederatedState', list[Row]]:
-    """Restores the newest intact state, or `initial`, and its history."""
+    """Restores the newest intact state, or `initial`, and its history.
+
+    Args:
+      initial: the state before the first round.
+      columns: of metrics.csv, see `MetricsLog.start`.
+    """
     try:
       restored = self._checkpoints.restore_latest(_stores(initial))
     except errors.InputError as error:
       raise self._error(error.hint) from error
     if restored is None:
-      self._log.start([])
+      self._log.start([], columns)
       return initial, []
     self._update_hparams(saved_round=restored.round_number)
     with _warning_of_damage():
       metrics_log.read_csv(self.path / 'metrics.csv')
     arrays, history = restored.arrays, restored.meta['history']
     everything = {**arrays, **restored.stores}
-    self._log.start(history)
+    self._log.start(history, columns)
     state = initial._replace(
       seed=restored.meta['seed'],
       t=restored.meta['t'],
@@ -329,13 +334,14 @@ def _warning_of_damage() -> Iterator[None]:
 class LoadedRun(NamedTuple):
   """A model of a run, as a plain Keras model.
 
-  For `input_spec` see `flat_model.FlatModel`; `metadata` is that of an export:
+  For `input_spec` see `flat_model.FlatModel`; for `task` see `task.to_json`;
+  `metadata` is that of an export:
   `round`, `class_names`, ...
   """
 
   model: 'keras.Model'
   input_spec: Any
-  from_logits: bool
+  task: dict[str, Any]
   round_number: int
   metadata: dict[str, Any]
 
@@ -377,7 +383,7 @@ def load(
     what = 'global model' if client is None else 'model of that client'
     raise errors.InputError(argument, path, f'has no {what} yet')
   number = restored.round_number
-  input_spec, from_logits = config.pop('inputs'), config.pop('from_logits')
+  input_spec, task = config.pop('inputs'), config.pop('task')
   try:
     example = arrays.zeros_like_spec(input_spec)
     model = keras.saving.deserialize_keras_object(config.pop('model'))
@@ -396,7 +402,7 @@ def load(
     raise errors.InputError(argument, path, hint)
   model = flat.to_model(z)
   metadata = {'round': number, **config}
-  return LoadedRun(model, input_spec, from_logits, number, metadata)
+  return LoadedRun(model, input_spec, task, number, metadata)
 
 
 def is_run(path: str | pathlib.Path) -> bool:

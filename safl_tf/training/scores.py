@@ -153,7 +153,7 @@ class Scorer:
         np.bincount(labels, weights=right, minlength=classes),
         np.bincount(labels, minlength=classes),
       ]
-      before = self._per_class or [0, 0]
+      before = self._per_class or [np.zeros(classes), np.zeros(classes, int)]
       self._per_class = [a + b for a, b in zip(before, both, strict=True)]
 
 
