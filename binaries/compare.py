@@ -25,7 +25,8 @@ from absl import logging
 
 from safl_tf.util import choices, errors, hardware, output_folder, validation
 
-from . import program, sweep
+from . import program
+from . import runs as runs_lib
 from .flags import group
 from .flags.run_config import RunConfig
 
@@ -117,23 +118,23 @@ def main(flags: absl_flags.FlagValues) -> None:
   at_rounds = at_rounds_of(flags, runs[0].rounds)
   path = runs[0].path.parent
   _check_folders(path, runs, shared)
-  missing = [run for run in runs if not sweep.is_complete(run)]
+  missing = [run for run in runs if not runs_lib.is_complete(run)]
   write = lambda: _write(path, runs, at_rounds, flags.target_accuracy)
   failures: list[str] = []
   table = ''
   with contextlib.ExitStack() as stack:
     if missing:
       hardware.start_tensorflow()
-      stack.enter_context(sweep.shared_workers(shared))
+      stack.enter_context(runs_lib.shared_workers(shared))
       dataset = _load(missing)
-      sweep.check_data(runs, dataset)
+      runs_lib.check_data(runs, dataset)
     else:
       logging.info('all %d runs are finished', len(runs))
     stack.enter_context(output_folder.opened(path, 'comparison', 'experiment'))
     for run in missing:
       position = f'run {runs.index(run) + 1} of {len(runs)}'
       logging.info('%s: %s, seed %d', position, run.algorithm, run.seed)
-      failures += filter(None, [sweep.run(run, dataset)])
+      failures += filter(None, [runs_lib.run(run, dataset)])
       table = write()
     print(table or write())
   print(f'page  {path / "comparison.html"}')
@@ -189,7 +190,7 @@ def _write(
   finished = [
     tables.Run(run.algorithm, run.seed, history)
     for run in sorted(runs, key=lambda run: algorithms.index(run.algorithm))
-    if (history := sweep.history(run)) is not None
+    if (history := runs_lib.history(run)) is not None
   ]
   rows = tables.run_rows(finished, at_rounds, target)
   averaged = tables.algorithm_rows(rows)
