@@ -29,7 +29,7 @@ from safl_tf.util import errors, hardware, output_folder, validation
 from . import program, runs
 from .flags import group
 from .flags.data import Data
-from .flags.run_config import RunConfig
+from .flags.run_config import Figures, RunConfig
 
 if TYPE_CHECKING:
   from safl_tf.data import dataset as dataset_lib
@@ -104,7 +104,7 @@ def _job(flags: absl_flags.FlagValues, experiment: plans.Experiment) -> Job:
   path = pathlib.Path(folder, f'{experiment.name}_{flags.scale}')
   runs = []
   for part, seed in plan.runs(seeds):
-    given = {**part.flags, 'export': 'none'}
+    given = {**part.flags, 'export': 'none', 'figures': flags.figures}
     for location in ('data_dir', 'speech_dir'):
       if flags[location].value is not None:
         given[location] = flags[location].value
@@ -248,7 +248,8 @@ def _write(
   results = results_lib.Results(
     job.plan, job.seeds, finished, unavailable, shared
   )
-  return report.write(job.path, results)
+  formats = job.runs[0][1].figure_formats
+  return report.write(job.path, results, formats)
 
 
 def define(flags: absl_flags.FlagValues) -> None:
@@ -256,6 +257,7 @@ def define(flags: absl_flags.FlagValues) -> None:
   _Experiment.define(flags)
   every = {field.name for field in dataclasses.fields(Data)}
   Data.define(flags, omit=every - {'data_dir', 'speech_dir'})
+  Figures.define(flags)
 
 
 def cli() -> None:

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import pathlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from safl_tf.util import errors
@@ -25,7 +25,7 @@ def history(config: RunConfig) -> list[dict[str, Any]] | None:
     rows = metrics_log.read_csv(config.path / 'metrics.csv')
   except (OSError, ValueError):  # an InputError is a ValueError
     return None
-  if not rows or rows[0].keys() != set(metrics_log.COLUMNS):
+  if not rows or not rows[0].keys() >= set(metrics_log.COLUMNS):
     return None
   if [row['round'] for row in rows] != list(range(1, done + 1)):
     return None
@@ -72,9 +72,12 @@ def is_complete(config: RunConfig) -> bool:
   """
   if history(config) is None or config.client_table or config.export != 'none':
     return False
-  plot = config.path / 'plots' / 'partition.png'
-  metrics = config.path / 'metrics.csv'
-  return plot.exists() and plot.stat().st_mtime >= metrics.stat().st_mtime
+  plots, metrics = config.path / 'plots', config.path / 'metrics.csv'
+  files = [plots / f'partition.{suffix}' for suffix in config.figure_formats]
+  return all(
+    file.exists() and file.stat().st_mtime >= metrics.stat().st_mtime
+    for file in files
+  )
 
 
 def check_data(
@@ -89,6 +92,33 @@ def check_data(
     config.directory().check_part(part)
 
 
+def describe(runs: Sequence[RunConfig], finished: int) -> list[str]:
+  """Describes runs and their progress, in a sentence each."""
+  config, seeds = runs[0], list(dict.fromkeys(str(run.seed) for run in runs))
+  clients = f'{config.num_clients} clients, ' if config.num_clients else ''
+  word = 'seeds' if len(seeds) > 1 else 'seed'
+  sentences = [
+    f'{pathlib.Path(config.model).stem} on {config.dataset}, {clients}'
+    f'{config.rounds} rounds, {word} {", ".join(seeds)}.'
+  ]
+  if finished < len(runs):
+    sentences.append(f'So far, {finished} of {len(runs)} runs are finished.')
+  return sentences
+
+
+def shared_settings(
+  runs: Sequence[RunConfig], varied: Collection[str]
+) -> dict[str, Any]:
+  """Returns the flags that any run uses, except the varied ones."""
+  used = {
+    name: value
+    for run in runs
+    for name, value in run.to_dict().items()
+    if name not in (*varied, 'experiment', 'output_dir', *run.unused())
+  }
+  return dict(sorted(used.items()))
+
+
 @contextlib.contextmanager
 def shared_workers(config: RunConfig) -> Iterator[None]:
   """Keeps the workers of a Ray cluster for several runs."""
@@ -101,9 +131,13 @@ def shared_workers(config: RunConfig) -> Iterator[None]:
     yield
 
 
-def run(config: RunConfig, dataset: 'dataset_lib.Dataset') -> str | None:
+def run(
+  config: RunConfig,
+  dataset: 'dataset_lib.Dataset',
+  progress: bool | None = None,
+) -> str | None:
   """Trains or resumes a run; returns the error of its export, if any."""
   import keras
 
   keras.backend.clear_session()  # gives layers the same names in every run
-  return train.train(config, dataset)[1]
+  return train.train(config, dataset, progress)[1]

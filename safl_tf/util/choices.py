@@ -56,6 +56,7 @@ AGGREGATORS = (
   'ida',
   'astw',
 )
+FIGURES = ('png', 'pdf', 'svg')
 IDA_NORMS = ('l1', 'l2')
 IDA_REFERENCES = ('mean', 'size')
 INITS = ('auto', 'per_client', 'shared')

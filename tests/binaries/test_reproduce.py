@@ -7,7 +7,7 @@ import pytest
 from binaries import reproduce, runs
 from binaries.flags.data import Data
 from safl_tf.experiments.paper import experiments, plans
-from safl_tf.reporting import plots
+from safl_tf.reporting import charts, plots
 from safl_tf.training import hparams as hparams_lib
 from safl_tf.training import metrics_log
 from safl_tf.util import errors, hardware
@@ -31,7 +31,9 @@ def touch(run, *args):
 def no_pictures(monkeypatch):
   """Pictures are empty files."""
   monkeypatch.setattr(plots, 'write_all', touch)
-  monkeypatch.setattr(plots, 'chart', lambda chart, path: path.touch())
+  monkeypatch.setattr(
+    charts, 'chart', lambda chart, paths: [path.touch() for path in paths]
+  )
 
 
 @pytest.fixture
