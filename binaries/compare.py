@@ -6,10 +6,13 @@ flags of safl-train except --algorithm and --seed have the same meaning here.
   safl-compare --algorithms=fedavg,safl --seeds=0,1,2 --rounds=50
   safl-compare --preset=mnist_n80 --experiment=n80
 
-OUTPUT_DIR/EXPERIMENT has comparison.html, comparison.md, comparison.csv (a row
-per algorithm), runs.csv (a row per run), plots/, all rewritten after each run,
-and the folders ALGORITHM_seedSEED of the runs. The same command resumes; with
-more algorithms or seeds it trains only the new runs.
+  safl-compare --runs='runs/*'
+
+OUTPUT_DIR/EXPERIMENT has comparison.html, comparison.md, comparison.tex,
+comparison.csv (a row per algorithm), runs.csv (a row per run), plots/, all
+rewritten after each run, and the folders ALGORITHM_seedSEED of the runs. The
+same command resumes; with more algorithms or seeds it trains only the new runs.
+With --runs it trains nothing and compares the runs that there are.
 """
 
 import contextlib
@@ -25,21 +28,24 @@ from absl import logging
 
 from safl_tf.util import choices, errors, hardware, output_folder, validation
 
-from . import program, sweep
+from . import program, saved_runs
+from . import runs as runs_lib
 from .flags import group
 from .flags.run_config import RunConfig
 
 if TYPE_CHECKING:
   from safl_tf.data import dataset as dataset_lib
 
-_NOTES = (
-  'Accuracies are on the test data; the accuracy at a round is that of the '
-  'latest evaluation. ± is the sample standard deviation over seeds. Rounds '
-  'and megabytes to the target are means over the seeds that reached it. A '
-  'megabyte is 1,000,000 bytes. Seconds are those in rounds, including '
-  'compilation.'
-)
 _VARIED = ('algorithm', 'seed')  # flags that differ between runs
+_WITH_RUNS = (  # flags that have an effect on runs that there are
+  'runs',
+  'at_rounds',
+  'target_accuracy',
+  'output_dir',
+  'experiment',
+  'figures',
+  'verbosity',
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +63,11 @@ class _Comparison(group.Group, topic='comparison'):
   )
   target_accuracy: float = group.real(
     0.9, 'Test accuracy to which rounds and megabytes are counted.'
+  )
+  runs: str | None = group.text(
+    None,
+    'Folders of runs to compare in place of training, separated by commas; * '
+    'stands for any text. Runs that differ only in their seed are averaged.',
   )
 
 
@@ -113,32 +124,67 @@ def at_rounds_of(flags: absl_flags.FlagValues, rounds: int) -> Sequence[int]:
 
 def main(flags: absl_flags.FlagValues) -> None:
   """Trains the missing runs; writes the table and the page."""
+  if flags.runs is not None:
+    _compare_saved(flags)
+    return
   runs, shared = comparison_of(flags)
   at_rounds = at_rounds_of(flags, runs[0].rounds)
   path = runs[0].path.parent
   _check_folders(path, runs, shared)
-  missing = [run for run in runs if not sweep.is_complete(run)]
+  missing = [run for run in runs if not runs_lib.is_complete(run)]
   write = lambda: _write(path, runs, at_rounds, flags.target_accuracy)
   failures: list[str] = []
   table = ''
   with contextlib.ExitStack() as stack:
     if missing:
       hardware.start_tensorflow()
-      stack.enter_context(sweep.shared_workers(shared))
+      stack.enter_context(runs_lib.shared_workers(shared))
       dataset = _load(missing)
-      sweep.check_data(runs, dataset)
+      runs_lib.check_data(runs, dataset)
     else:
       logging.info('all %d runs are finished', len(runs))
     stack.enter_context(output_folder.opened(path, 'comparison', 'experiment'))
     for run in missing:
       position = f'run {runs.index(run) + 1} of {len(runs)}'
       logging.info('%s: %s, seed %d', position, run.algorithm, run.seed)
-      failures += filter(None, [sweep.run(run, dataset)])
+      failures += filter(None, [runs_lib.run(run, dataset)])
       table = write()
     print(table or write())
   print(f'page  {path / "comparison.html"}')
   if failures:
     raise errors.RunError('; '.join(failures))
+
+
+def _compare_saved(flags: absl_flags.FlagValues) -> None:
+  """Compares runs that there are."""
+  from safl_tf.reporting import comparison
+
+  for name in flags:
+    if flags[name].present and name not in _WITH_RUNS:
+      value = flags[name].value
+      raise errors.InputError(name, value, 'has no effect with --runs')
+  config = RunConfig.read(flags, algorithm='safl', seed=0)
+  if config.experiment is None:
+    config = dataclasses.replace(config, experiment='compare')
+  config = config.resolve()
+  path = config.path
+  output_folder.check(path, 'comparison', 'experiment')
+  saved = saved_runs.find(flags.runs, path)
+  rounds = [run.history[-1]['round'] for run in saved]
+  sentences = [f'{len(saved)} runs of {min(rounds)} to {max(rounds)} rounds.']
+  if min(rounds) == max(rounds):
+    sentences = [f'{len(saved)} runs of {max(rounds)} rounds.']
+  content = comparison.Comparison(
+    saved_runs.to_compare(saved),
+    sentences,
+    at_rounds_of(flags, max(rounds)),
+    flags.target_accuracy,
+    saved_runs.shared_settings(saved),
+    config.figure_formats,
+  )
+  with output_folder.opened(path, 'comparison', 'experiment'):
+    print(comparison.write(path, 'comparison', content))
+  print(f'page  {path / "comparison.html"}')
 
 
 def _check_folders(
@@ -182,61 +228,23 @@ def _write(
   target: float,
 ) -> str:
   """Writes all files of a comparison; returns the table as Markdown."""
-  from safl_tf.reporting import html, plots, tables
-  from safl_tf.util import atomic_io
+  from safl_tf.reporting import comparison, tables
 
   algorithms = list(dict.fromkeys(run.algorithm for run in runs))
   finished = [
-    tables.Run(run.algorithm, run.seed, history)
+    tables.Run({'algorithm': run.algorithm}, run.seed, history)
     for run in sorted(runs, key=lambda run: algorithms.index(run.algorithm))
-    if (history := sweep.history(run)) is not None
+    if (history := runs_lib.history(run)) is not None
   ]
-  rows = tables.run_rows(finished, at_rounds, target)
-  averaged = tables.algorithm_rows(rows)
-  lines = tables.table(averaged)
-  table = tables.to_markdown(lines)
-  charts = plots.comparison_charts(finished)
-  description = _describe(runs, len(finished))
-  used = {
-    name: value
-    for run in runs
-    for name, value in run.to_dict().items()
-    if name not in (*_VARIED, 'experiment', 'output_dir', *run.unused())
-  }
-  settings = dict(sorted(used.items()))
-  body = [
-    *map(html.paragraph, description),
-    html.table(lines, keys=True),
-    html.note(_NOTES),
-    html.charts(map(html.line_chart, charts.values())),
-    html.settings('All settings', settings),
-  ]
-  introduction = '\n\n'.join([f'# {path.name}', *description])
-  for name, text in {
-    'runs.csv': tables.to_csv(rows),
-    'comparison.csv': tables.to_csv(averaged),
-    'comparison.md': f'{introduction}\n\n{table}\n{_NOTES}\n',
-    'comparison.html': html.page(path.name, body),
-  }.items():
-    atomic_io.write_text(path / name, text)
-  (path / 'plots').mkdir(exist_ok=True)
-  for name, chart in charts.items():
-    plots.chart(chart, path / 'plots' / f'{name}.png')
-  return table
-
-
-def _describe(runs: Sequence[RunConfig], finished: int) -> list[str]:
-  """Describes the comparison and its progress, in a sentence each."""
-  config, seeds = runs[0], list(dict.fromkeys(str(run.seed) for run in runs))
-  clients = f'{config.num_clients} clients, ' if config.num_clients else ''
-  word = 'seeds' if len(seeds) > 1 else 'seed'
-  sentences = [
-    f'{pathlib.Path(config.model).stem} on {config.dataset}, {clients}'
-    f'{config.rounds} rounds, {word} {", ".join(seeds)}.'
-  ]
-  if finished < len(runs):
-    sentences.append(f'So far, {finished} of {len(runs)} runs are finished.')
-  return sentences
+  content = comparison.Comparison(
+    finished,
+    runs_lib.describe(runs, len(finished)),
+    at_rounds,
+    target,
+    runs_lib.shared_settings(runs, _VARIED),
+    runs[0].figure_formats,
+  )
+  return comparison.write(path, 'comparison', content)
 
 
 def define(flags: absl_flags.FlagValues) -> None:
@@ -245,7 +253,9 @@ def define(flags: absl_flags.FlagValues) -> None:
   RunConfig.define(flags, omit=_VARIED)
   flags.set_default('export', 'none')
   experiment = flags['experiment']
-  experiment.help = 'Name of the comparison; compare_DATASET if not given.'
+  experiment.help = (
+    'Name of the comparison; compare_DATASET if not given, compare with --runs.'
+  )
 
 
 cli = functools.partial(program.run, 'safl-compare', __doc__, define, main)

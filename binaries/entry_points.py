@@ -41,10 +41,11 @@ def _stop(program: str, stderr: int | None, number: int, frame: Any) -> None:
   os._exit(128 + number)
 
 
-_RESUMABLE = ('train', 'compare', 'reproduce')
+_RESUMABLE = ('train', 'compare', 'sweep', 'reproduce')
 
 train = functools.partial(_run, 'train')
 compare = functools.partial(_run, 'compare')
+sweep = functools.partial(_run, 'sweep')
 reproduce = functools.partial(_run, 'reproduce')
 partition = functools.partial(_run, 'partition')
 export = functools.partial(_run, 'export')

@@ -78,7 +78,7 @@ def run(
   except KeyboardInterrupt:
     _exit(name, 'stopped; the same command resumes', 130)
   except Exception as error:
-    message = _describe(error)
+    message = describe(error)
     if message is None:
       raise  # a bug
     _exit(name, message, 1)
@@ -96,7 +96,7 @@ def locating(path: str | os.PathLike[str]) -> Iterator[None]:
     raise
 
 
-def _describe(error: Exception) -> str | None:
+def describe(error: Exception) -> str | None:
   """Describes an error that is not a bug of this package; else None."""
   if isinstance(error, errors.RunError):
     return str(error)

@@ -26,10 +26,10 @@ from absl import logging
 from safl_tf.experiments.paper import experiments, plans
 from safl_tf.util import errors, hardware, output_folder, validation
 
-from . import program, sweep
+from . import program, runs
 from .flags import group
 from .flags.data import Data
-from .flags.run_config import RunConfig
+from .flags.run_config import Figures, RunConfig
 
 if TYPE_CHECKING:
   from safl_tf.data import dataset as dataset_lib
@@ -104,7 +104,7 @@ def _job(flags: absl_flags.FlagValues, experiment: plans.Experiment) -> Job:
   path = pathlib.Path(folder, f'{experiment.name}_{flags.scale}')
   runs = []
   for part, seed in plan.runs(seeds):
-    given = {**part.flags, 'export': 'none'}
+    given = {**part.flags, 'export': 'none', 'figures': flags.figures}
     for location in ('data_dir', 'speech_dir'):
       if flags[location].value is not None:
         given[location] = flags[location].value
@@ -163,11 +163,11 @@ def _reproduce(job: Job) -> None:
   configs = [config for _, config in job.runs]
   wanted = [i for i, run in enumerate(job.runs) if run[0].name in job.wanted]
   # The runs to report on; another experiment may have an equivalent one.
-  sources = [sweep.find_finished(config) or config for config in configs]
+  sources = [runs.find_finished(config) or config for config in configs]
   missing = [
     i
     for i in wanted
-    if sources[i] is configs[i] and not sweep.is_complete(configs[i])
+    if sources[i] is configs[i] and not runs.is_complete(configs[i])
   ]
   unavailable: dict[str, str] = {}
   ready, tables = [], None
@@ -176,7 +176,7 @@ def _reproduce(job: Job) -> None:
     data, problems = _load([configs[i] for i in missing])
     ready = [i for i in missing if configs[i].dataset in data]
     for name, dataset in data.items():
-      sweep.check_data([c for c in sources if c.dataset == name], dataset)
+      runs.check_data([c for c in sources if c.dataset == name], dataset)
     nothing = not ready and len(missing) == len(wanted)
     for name, error in problems.items():
       if nothing or not job.plan.skip_missing_data:
@@ -187,7 +187,7 @@ def _reproduce(job: Job) -> None:
     logging.info('all runs are finished')
   with output_folder.opened(job.path, 'reproduction', 'output_dir'):
     for i in _log_progress(job, ready):
-      sweep.run(configs[i], data[configs[i].dataset])
+      runs.run(configs[i], data[configs[i].dataset])
       tables = _write(job, sources, unavailable)
     print(tables or _write(job, sources, unavailable))
   print(f'page  {job.path / "report.html"}\n')
@@ -235,7 +235,7 @@ def _write(
   histories: dict[str, list[results_lib.History]] = {}
   shared = []
   for (part, _), config in zip(job.runs, sources, strict=True):
-    history = sweep.history(config)
+    history = runs.history(config)
     if history is not None:
       histories.setdefault(part.name, []).append(history)
       if config.path.parent != job.path:
@@ -248,7 +248,8 @@ def _write(
   results = results_lib.Results(
     job.plan, job.seeds, finished, unavailable, shared
   )
-  return report.write(job.path, results)
+  formats = job.runs[0][1].figure_formats
+  return report.write(job.path, results, formats)
 
 
 def define(flags: absl_flags.FlagValues) -> None:
@@ -256,6 +257,7 @@ def define(flags: absl_flags.FlagValues) -> None:
   _Experiment.define(flags)
   every = {field.name for field in dataclasses.fields(Data)}
   Data.define(flags, omit=every - {'data_dir', 'speech_dir'})
+  Figures.define(flags)
 
 
 def cli() -> None:

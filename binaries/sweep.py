@@ -1,109 +1,215 @@
-"""Runs of a program that trains several: their state and their training."""
+"""Trains over a grid of flags and seeds and compares the results.
+
+All flags of safl-train except --seed have the same meaning here; --grid and
+--point set some of them. Runs with the same seed share clients, data, initial
+models and selections.
+
+  safl-sweep --grid=epsilon=0.1,0.3,0.5 --grid=temperature=10,80 --seeds=0,1,2
+  safl-sweep --point=epsilon=0.1,temperature=10 --point=epsilon=0.5
+  safl-sweep --grid=algorithm=fedavg,safl --grid=epsilon=0.1,0.3 --rounds=50
+
+OUTPUT_DIR/EXPERIMENT has sweep.html, sweep.md, sweep.tex, sweep.csv (a row per
+setting), runs.csv (a row per run), plots/, all rewritten after each run, and a
+folder per run; tensorboard --logdir shows the runs on its HParams page. The
+same command resumes; with more values or seeds it trains only the new runs. A
+run that fails does not end the others.
+"""
 
 import contextlib
 import dataclasses
+import functools
+import glob
+import itertools
+import os
 import pathlib
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
 
-from safl_tf.util import errors
+import tqdm
+from absl import flags as absl_flags
+from absl import logging
 
-from . import train
+from safl_tf.util import errors, hardware, output_folder, validation
+
+from . import points, pool, program, sweep_worker
+from . import runs as runs_lib
+from .flags import group
 from .flags.run_config import RunConfig
+from .sweep_worker import SweepRun
 
-if TYPE_CHECKING:
-  from safl_tf.data import dataset as dataset_lib
+_PROCESS_BYTES = 2e9  # of memory that a process takes at least
+_CORES = 2  # per process, by default
 
 
-def history(config: RunConfig) -> list[dict[str, Any]] | None:
-  """Returns the rows of a run's rounds, or None if the run is not finished."""
-  from safl_tf.training import checkpoint, metrics_log
-
-  saved = checkpoint.Checkpoints(config.path / 'checkpoints')
-  try:
-    done = max(saved.rounds(), default=0)
-    rows = metrics_log.read_csv(config.path / 'metrics.csv')
-  except (OSError, ValueError):  # an InputError is a ValueError
-    return None
-  if not rows or rows[0].keys() != set(metrics_log.COLUMNS):
-    return None
-  if [row['round'] for row in rows] != list(range(1, done + 1)):
-    return None
-  rounds, stop = config.rounds, config.stop_at_accuracy
-  stopped = stop is not None and any(
-    row['test_accuracy'] is not None and row['test_accuracy'] >= stop
-    for row in rows
+@dataclasses.dataclass(frozen=True)
+class _Sweep(group.Group, topic='sweep'):
+  grid: Sequence[str] = group.texts(
+    'A flag and its values, such as epsilon=0.1,0.3. Several grids are '
+    'combined.'
   )
-  if not stopped and done < rounds:
-    return None
-  return [row for row in rows if row['round'] <= rounds]
+  point: Sequence[str] = group.texts(
+    'Flags with a value each, such as epsilon=0.1,temperature=10. Several '
+    'points are run one after the other, each with all values of the grids.'
+  )
+  seeds: str = group.text('0', 'Seeds of all random draws, comma-separated.')
+  processes: int | None = group.integer(
+    None,
+    'Number of runs at a time, which share the cores; by the cores and the '
+    'memory if not given.',
+  )
+  at_rounds: str | None = group.text(
+    None,
+    'Rounds to report the accuracy at, separated by commas; a quarter, half '
+    'and three quarters of the rounds if not given.',
+  )
+  target_accuracy: float = group.real(
+    0.9, 'Test accuracy to which rounds and megabytes are counted.'
+  )
 
 
-def find_finished(config: RunConfig) -> RunConfig | None:
-  """Returns a finished run with these flags, here or beside `output_dir`."""
-  if history(config) is not None:
-    return config
-  beside = pathlib.Path(config.output_dir).parent
-  for path in sorted(beside.glob(f'*/*_seed{config.seed}/hparams.json')):
-    if _is_equivalent(config, path.parent):
-      run = dataclasses.replace(
-        config, output_dir=str(path.parents[1]), experiment=path.parent.name
-      )
-      if history(run) is not None:
-        return run
-  return None
+def runs_of(flags: absl_flags.FlagValues) -> list[SweepRun]:
+  """Returns the runs that the flags describe, in the order of training."""
+  from safl_tf.reporting import sweep as sweep_lib
+
+  seeds = group.parse_integers('seeds', flags.seeds, 0, validation.MAX_SEED)
+  settings = points.settings(flags)
+  first = settings[0].config.resolve()
+  name = first.experiment
+  if flags.experiment is None:
+    name = f'sweep{name.removeprefix(first.algorithm)}'
+  folder = os.path.join(first.output_dir, name)
+  runs = []
+  for seed, (setting, config) in itertools.product(seeds, settings):
+    own = sweep_lib.run_name(setting, seed)
+    config = dataclasses.replace(
+      config, seed=seed, output_dir=folder, experiment=own
+    )
+    runs.append(SweepRun(setting, config.resolve()))
+  return runs
 
 
-def _is_equivalent(config: RunConfig, path: pathlib.Path) -> bool:
-  """Returns whether a folder is a run with these flags; False if broken."""
-  from safl_tf.training import hparams as hparams_lib
-
-  try:
-    flags = (hparams_lib.read(path) or {}).get('flags')
-  except (OSError, errors.InputError):
-    return False
-  return flags is not None and not config.directory().changed(flags)
-
-
-def is_complete(config: RunConfig) -> bool:
-  """Returns whether a run has left all its files.
-
-  Exports and client tables are left to `run`, which skips finished work.
-  """
-  if history(config) is None or config.client_table or config.export != 'none':
-    return False
-  plot = config.path / 'plots' / 'partition.png'
-  metrics = config.path / 'metrics.csv'
-  return plot.exists() and plot.stat().st_mtime >= metrics.stat().st_mtime
-
-
-def check_data(
-  configs: Iterable[RunConfig], dataset: 'dataset_lib.Dataset'
-) -> None:
-  """Refuses runs on other data, so that no table mixes data sets."""
-  from safl_tf.training import identity
-
-  test_data = (dataset.x_test, dataset.y_test)
-  part = identity.of_inputs(dataset.x_train, test_data)
-  for config in configs:
-    config.directory().check_part(part)
-
-
-@contextlib.contextmanager
-def shared_workers(config: RunConfig) -> Iterator[None]:
-  """Keeps the workers of a Ray cluster for several runs."""
-  if config.executor != 'ray':
-    yield
-    return
-  from safl_tf.core.executors.ray import workers
-
-  with workers.find(config.ray_executor(), config.device).held():
-    yield
+def main(flags: absl_flags.FlagValues) -> None:
+  """Trains the missing runs; writes the table and the page."""
+  runs = runs_of(flags)
+  path = runs[0].config.path.parent
+  at_rounds = None
+  if flags.at_rounds is not None:
+    rounds = runs[0].config.rounds
+    at_rounds = group.parse_integers('at_rounds', flags.at_rounds, 1, rounds)
+  output_folder.check(path, 'sweep', 'experiment')
+  for run in runs:
+    run.config.directory().check()
+  missing = [run for run in runs if not runs_lib.is_complete(run.config)]
+  processes = _processes(flags.processes, missing)
+  write = functools.partial(_write, path, runs, at_rounds, flags)
+  failures: list[str] = []
+  with contextlib.ExitStack() as stack:
+    if missing:
+      workers = pool.Pool(sweep_worker.work, processes, program.describe)
+      stack.enter_context(workers)
+      check = workers.call(sweep_worker.Check(missing, runs)).error
+      if check is not None:
+        raise check
+    else:
+      logging.info('all %d runs are finished', len(runs))
+    stack.enter_context(output_folder.opened(path, 'sweep', 'experiment'))
+    if missing:
+      failures = _train(workers, missing, len(runs), write)
+    table = write()
+  if table:
+    print(table)
+    print(f'page  {path / "sweep.html"}')
+  if failures:
+    for failure in failures:
+      logging.error('%s', failure)
+    count = f'{len(failures)} of {len(runs)} runs'
+    raise errors.RunError(f'{count} failed; the same command tries again')
 
 
-def run(config: RunConfig, dataset: 'dataset_lib.Dataset') -> str | None:
-  """Trains or resumes a run; returns the error of its export, if any."""
-  import keras
+def _train(
+  workers: pool.Pool,
+  missing: Sequence[SweepRun],
+  total: int,
+  write: Callable[[], str],
+) -> list[str]:
+  """Trains runs; returns a line for each that failed."""
+  failures: list[str] = []
+  done = total - len(missing)
+  with tqdm.tqdm(total=total, initial=done, unit='run', disable=None) as bar:
+    for run, failure, error in workers.map(missing):
+      failure = failure if error is None else str(error)
+      end = 'is finished' if failure is None else f'failed: {failure}'
+      if failure is not None:
+        failures.append(f'{run.label}: {failure}')
+      if error is None:
+        write()
+      done += 1
+      bar.update()
+      if bar.disable or failure is not None:
+        with bar.external_write_mode():
+          logging.info('run %d of %d: %s %s', done, total, run.label, end)
+  return failures
 
-  keras.backend.clear_session()  # gives layers the same names in every run
-  return train.train(config, dataset)[1]
+
+def _processes(given: int | None, missing: Sequence[SweepRun]) -> int:
+  """Returns the number of runs at a time."""
+  import psutil
+
+  on_ray = any(run.config.executor == 'ray' for run in missing)
+  if on_ray and given not in (None, 1):
+    hint = 'must be 1 with --executor=ray, which uses all cores'
+    raise errors.InputError('processes', given, hint)
+  if given is not None:
+    return given
+  on_cpu = all(run.config.device.startswith('cpu') for run in missing)
+  if on_ray or (glob.glob('/dev/nvidia[0-9]*') and not on_cpu):
+    return 1
+  memory = psutil.virtual_memory().available // _PROCESS_BYTES
+  return int(max(1, min(hardware.num_cores() // _CORES, memory)))
+
+
+def _write(
+  path: pathlib.Path,
+  runs: Sequence[SweepRun],
+  at_rounds: Sequence[int] | None,
+  flags: absl_flags.FlagValues,
+) -> str:
+  """Writes the report on finished runs; returns its table as Markdown."""
+  from safl_tf.reporting import comparison, tables
+  from safl_tf.reporting import sweep as sweep_lib
+
+  settings = [run.setting for run in runs]
+  finished = [
+    (run, history)
+    for run in sorted(runs, key=lambda run: settings.index(run.setting))
+    if (history := runs_lib.history(run.config)) is not None
+  ]
+  if not finished:
+    return ''
+  configs = [run.config for run in runs]
+  varied = ('seed', *runs[0].setting)
+  content = comparison.Comparison(
+    [tables.Run(run.setting, run.config.seed, rows) for run, rows in finished],
+    runs_lib.describe(configs, len(finished)),
+    at_rounds,
+    flags.target_accuracy,
+    runs_lib.shared_settings(configs, varied),
+    configs[0].figure_formats,
+  )
+  return sweep_lib.write(
+    path, content, [run.config.path for run, _ in finished]
+  )
+
+
+def define(flags: absl_flags.FlagValues) -> None:
+  """Adds the flags of safl-sweep."""
+  _Sweep.define(flags)
+  RunConfig.define(flags, omit=('seed',))
+  flags.set_default('export', 'none')
+  experiment = flags['experiment']
+  experiment.help = 'Name of the sweep; sweep_DATASET if not given.'
+
+
+cli = functools.partial(program.run, 'safl-sweep', __doc__, define, main)
+
+if __name__ == '__main__':
+  cli()

@@ -43,9 +43,16 @@ def main(flags: absl_flags.FlagValues) -> None:
 
 
 def train(
-  config: RunConfig, dataset: 'dataset_lib.Dataset'
+  config: RunConfig,
+  dataset: 'dataset_lib.Dataset',
+  progress: bool | None = None,
 ) -> tuple[list[dict[str, Any]], str | None]:
   """Trains or resumes a run and writes all its files.
+
+  Args:
+    config: of the run.
+    dataset: its data.
+    progress: whether to show a progress bar; by default only on a terminal.
 
   Returns:
     The history of the run, and the error of its export, if any.
@@ -73,7 +80,9 @@ def train(
         config.export,
         config.client_table,
         f'{config.algorithm}, {config.model} on {dataset.name}',
+        config.figure_formats,
       ),
+      progress=progress,
     )
   return result.history, result.failure and f'--{result.failure}'
 
@@ -81,12 +90,17 @@ def train(
 def _print_summary(
   history: list[dict[str, Any]], path: pathlib.Path, seconds: float
 ) -> None:
-  scored = [row for row in history if row['test_accuracy'] is not None]
-  last = history[-1]
-  if scored:
-    best = max(scored, key=lambda row: row['test_accuracy'])
-    print(f'best accuracy  {best["test_accuracy"]:.1%} (round {best["round"]})')
-    print(f'last accuracy  {scored[-1]["test_accuracy"]:.1%}')
+  from safl_tf.reporting import metrics
+
+  metric, last = metrics.main([history]), history[-1]
+  scores = {row['round']: row[metric.column] for row in history}
+  scores = {t: value for t, value in scores.items() if value is not None}
+  if scores:
+    spec = '.1%' if metric.percent else '.4g'
+    best = metric.best(scores.values())
+    t = next(t for t, value in scores.items() if value == best)
+    print(f'{f"best {metric.name}":<15}{best:{spec}} (round {t})')
+    print(f'{f"last {metric.name}":<15}{[*scores.values()][-1]:{spec}}')
   uploads = sum(row['uploaded'] for row in history)
   selected = sum(row['selected'] for row in history)
   print(f'uploads        {uploads} of {selected}')

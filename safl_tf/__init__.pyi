@@ -28,6 +28,7 @@ from safl_tf.data.targets import class_numbers as class_numbers
 from safl_tf.models.fast.folded_conv import FoldedConvPool2D as FoldedConvPool2D
 from safl_tf.models.lenet5 import lenet5 as lenet5
 from safl_tf.models.light_vgg import light_vgg as light_vgg
+from safl_tf.reporting.sweep import sweep as sweep
 from safl_tf.rules import aggregate as aggregate
 from safl_tf.rules import client_work as client_work
 from safl_tf.rules import gate as gate

@@ -78,6 +78,11 @@ class Group:
           value = getattr(self, field.name)
           raise errors.InputError(field.name, value, hint)
 
+  def hint(self, name: str) -> str | None:
+    """Says why a flag has no effect; None if it has one."""
+    fields = {field.name: field for field in dataclasses.fields(self)}
+    return self._hint(fields[name])
+
   def unused(self) -> frozenset[str]:
     """Returns the names of the flags that have no effect."""
     fields = dataclasses.fields(self)
@@ -160,6 +165,18 @@ def text(
 ) -> Any:
   """A string flag."""
   return _field(default, description, _Text(), check, when)
+
+
+def texts(description: str) -> Any:
+  """A string flag that may be given several times; a list."""
+
+  def add(flags: absl_flags.FlagValues, topic: str, name: str) -> None:
+    absl_flags.DEFINE_multi_string(
+      name, [], description, flag_values=flags, module_name=topic
+    )
+
+  metadata = {'add': add, 'when': None, 'names': ()}
+  return dataclasses.field(default=(), metadata=metadata)
 
 
 def boolean(

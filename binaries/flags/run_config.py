@@ -50,6 +50,28 @@ class Run(Group, topic='run'):
   )
 
 
+def _check_formats(name: str, value: str) -> None:
+  check = lambda item: validation.choice(name, item, choices.FIGURES)
+  group.parse_list(name, value, check)
+
+
+@dataclasses.dataclass(frozen=True)
+class Figures(Group, topic='run'):
+  """The files of figures."""
+
+  figures: str = text(
+    'png',
+    'Formats of figures, separated by commas. Any of '
+    f'{", ".join(choices.FIGURES)}.',
+    check=_check_formats,
+  )
+
+  @property
+  def figure_formats(self) -> tuple[str, ...]:
+    """The formats of figures."""
+    return group.parse_list('figures', self.figures, str)
+
+
 @dataclasses.dataclass(frozen=True)
 class Hardware(Group, topic='hardware'):
   """The execution of clients on hardware; results do not depend on it."""
@@ -151,6 +173,7 @@ class RunConfig(
   training.Aggregation,
   training.Attack,
   Run,
+  Figures,
   Hardware,
   Ray,
 ):

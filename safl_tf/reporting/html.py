@@ -11,13 +11,14 @@ import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from safl_tf.reporting import plots
+from safl_tf.reporting import charts as charts_lib
 
 _WIDTH, _HEIGHT = 480, 300
 _RIGHT, _TOP, _BOTTOM = 14, 12, 30  # margins; the left one fits the tick labels
 _DIGIT_WIDTH = 9  # at the font size of narrow screens
 _LINE_WIDTH = 2.0
-# Lighter tones of `plots.COLORS` for dark pages.
+_STAR = ' <span class="star" title="best">★</span>'
+# Lighter tones of `charts_lib.COLORS` for dark pages.
 _DARK_COLORS = (
   '#4FA3E8',
   '#FF8642',
@@ -28,7 +29,7 @@ _DARK_COLORS = (
   '#F5C24A',
 )
 # Distinct combinations of colour and dashes.
-CURVE_STYLES = math.lcm(len(plots.COLORS), len(plots.DASHES))
+CURVE_STYLES = math.lcm(len(charts_lib.COLORS), len(charts_lib.DASHES))
 
 
 def page(title: str, parts: Iterable[str]) -> str:
@@ -49,14 +50,14 @@ def style_sheet() -> str:
   rules = pathlib.Path(__file__).with_name('page.css').read_text('utf-8')
   light, dark = (
     ' '.join(f'--c{i}: {color};' for i, color in enumerate(colors))
-    for colors in (plots.COLORS, _DARK_COLORS)
+    for colors in (charts_lib.COLORS, _DARK_COLORS)
   )
   rules += f':root {{ {light} }}\n'
   rules += f'@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}\n'
   for i in range(CURVE_STYLES):
-    lengths = plots.DASHES[i % len(plots.DASHES)]
+    lengths = charts_lib.DASHES[i % len(charts_lib.DASHES)]
     dashes = ' '.join(f'{_LINE_WIDTH * x:g}' for x in lengths) or 'none'
-    color = f'var(--c{i % len(plots.COLORS)})'
+    color = f'var(--c{i % len(charts_lib.COLORS)})'
     rules += f'.s{i} {{ --color: {color}; --dashes: {dashes}; }}\n'
   return rules
 
@@ -82,22 +83,54 @@ def bullets(items: Iterable[str]) -> str:
   return f'<ul class="bullets">\n{inner}</ul>\n'
 
 
-def table(lines: Sequence[Sequence[str]], keys: bool = False) -> str:
+def table(
+  lines: Sequence[Sequence[str]],
+  keys: Sequence[int] = (),
+  best: int | None = None,
+) -> str:
   """Returns a table of headings and cells; a wide one scrolls sideways.
 
-  The first column holds row headings. With `keys`, the line style of the i-th
-  curve is drawn beside row i.
+  Args:
+    lines: headings, then cells; the first column holds row headings.
+    keys: rows beside which line styles are drawn, in the order of the curves.
+    best: the row to mark with a star.
   """
+  styles = {row: i for i, row in enumerate(keys)}
   head = ''.join(f'<th scope="col">{html.escape(c)}</th>' for c in lines[0])
   body = ''
   for i, (name, *cells) in enumerate(lines[1:]):
-    key = _key(i) if keys else ''
+    key = _key(styles[i]) if i in styles else ''
+    star = _STAR if i == best else ''
     others = ''.join(f'<td>{html.escape(cell)}</td>' for cell in cells)
-    first = f'<th scope="row">{key}{html.escape(name)}</th>'
+    first = f'<th scope="row">{key}{html.escape(name)}{star}</th>'
     body += f'<tr>{first}{others}</tr>\n'
   return (
     f'<div class="scroll"><table>\n<thead><tr>{head}</tr></thead>\n'
     f'<tbody>\n{body}</tbody>\n</table></div>\n'
+  )
+
+
+def heat_map(content: charts_lib.HeatMap) -> str:
+  """Returns a heat map as a table, with the best cell framed and starred."""
+  head = ''.join(f'<th scope="col">{html.escape(x)}</th>' for x in content.x)
+  body = ''
+  cells = zip(content.y, content.texts, content.shares(), strict=True)
+  for i, (y, texts, shares) in enumerate(cells):
+    body += f'<tr><th scope="row">{html.escape(y)}</th>'
+    for j, (text, share) in enumerate(zip(texts, shares, strict=True)):
+      is_best = (i, j) == content.best
+      look = ' class="best"' if is_best else ''
+      color = '' if share is None else f' style="--share: {share:.3f}"'
+      star = _STAR if is_best else ''
+      body += f'<td{look}{color}>{html.escape(text)}{star}</td>'
+    body += '</tr>\n'
+  title, x, y = map(
+    html.escape, (content.title, content.x_label, content.y_label)
+  )
+  return (
+    f'<figure class="heat"><figcaption>{title}</figcaption>\n'
+    f'<div class="scroll"><table>\n<thead><tr><th scope="col">{y} \\ {x}</th>'
+    f'{head}</tr></thead>\n<tbody>\n{body}</tbody>\n</table></div>\n</figure>\n'
   )
 
 
@@ -119,7 +152,7 @@ def charts(figures: Iterable[str]) -> str:
   return f'<div class="charts">\n{"".join(figures)}</div>\n'
 
 
-def line_chart(chart: plots.Chart, key: str = 'algorithm') -> str:
+def line_chart(chart: charts_lib.Chart, key: str = 'algorithm') -> str:
   """Returns a chart: curves with bands, axes and a legend.
 
   Every curve is a <g class="curve" data-KEY="its name">, even without points;
@@ -163,7 +196,7 @@ class _Axis(NamedTuple):
     return [(self.at(v), format(v, form)) for v in values]
 
 
-def _axes(chart: plots.Chart) -> tuple[_Axis, _Axis]:
+def _axes(chart: charts_lib.Chart) -> tuple[_Axis, _Axis]:
   """Returns axes that fit all curves; y starts and ends at ticks."""
   xs = [x for curve in chart.curves for x in curve.x] or [0.0, 1.0]
   ys = [y for curve in chart.curves for band in _band(curve) for y in band]
@@ -194,13 +227,13 @@ def _tick_step(length: float, count: int) -> float:
   )
 
 
-def _band(curve: plots.Curve) -> list[tuple[float, float]]:
+def _band(curve: charts_lib.Curve) -> list[tuple[float, float]]:
   """Returns the lower and the upper end at each point."""
   spread = curve.spread or [0.0] * len(curve.y)
   return [(y - d, y + d) for y, d in zip(curve.y, spread, strict=True)]
 
 
-def _svg(chart: plots.Chart, key: str) -> str:
+def _svg(chart: charts_lib.Chart, key: str) -> str:
   x, y = _axes(chart)
   grid = [
     f'<line class="grid" x1="{x.start:g}" x2="{x.end:g}" y1="{at:.1f}" '
@@ -222,7 +255,9 @@ def _svg(chart: plots.Chart, key: str) -> str:
   )
 
 
-def _group(i: int, curve: plots.Curve, key: str, x: _Axis, y: _Axis) -> str:
+def _group(
+  i: int, curve: charts_lib.Curve, key: str, x: _Axis, y: _Axis
+) -> str:
   """Returns the i-th curve and its band, with the data as attributes."""
   line = _points(curve.x, curve.y, x, y)
   shapes = ''
@@ -231,7 +266,7 @@ def _group(i: int, curve: plots.Curve, key: str, x: _Axis, y: _Axis) -> str:
     outline = _points(curve.x, highs, x, y) + _points(curve.x, lows, x, y)[::-1]
     shapes += f'<polygon class="band" points="{" ".join(outline)}"/>'
   shapes += f'<polyline class="line" points="{" ".join(line)}"/>'
-  if len(curve.x) <= plots.MAX_MARKERS:
+  if len(curve.x) <= charts_lib.MAX_MARKERS:
     for point in line:
       cx, cy = point.split(',')
       shapes += f'<circle class="dot" cx="{cx}" cy="{cy}" r="3.5"/>'

@@ -1,103 +1,40 @@
-"""Figures of a run, and charts that compare runs.
+"""Figures of a run.
 
-Each drawing function writes a PNG file and returns the matplotlib figure. A
-history is a run's rows of metrics, see `training.metrics_log`; rounds without a
-value are skipped.
+Each drawing function writes one or more files, in the format of their suffix
+(png, pdf or svg), and returns the matplotlib figure. A history is a run's rows
+of metrics, see `metrics_log`; rounds without a value are skipped.
 """
 
 import contextlib
 import functools
 import io
-import math
 import os
 import pathlib
-import statistics
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
-from safl_tf.reporting import tables
+from safl_tf.reporting import metrics
 from safl_tf.util import atomic_io
 
-History = Sequence[Mapping[str, float | int | None]]
+History = metrics.History
 Path = str | os.PathLike[str]
+Paths = Path | Sequence[Path]
 
-_BLUE, _ORANGE, _GREY = '#0072B2', '#D55E00', '#C8CDD3'
+_BLUE, _ORANGE, _GREEN, _GREY = '#0072B2', '#D55E00', '#009E73', '#C8CDD3'
+# Without the date, so that the same figure gives the same file.
+_NO_DATE = {'png': None, 'pdf': {'CreationDate': None}, 'svg': {'Date': None}}
+_MODELS = {'global': _BLUE, 'own': _ORANGE, 'personalized': _GREEN}
 _STYLE = pathlib.Path(__file__).with_name('style.mplstyle')
 _MAX_ANNOTATED = 30  # clients whose counts are printed in the heat map
 _MAX_LABELS = 40  # class names on the axis
 _MAX_CLIENTS = 1000  # clients drawn; of more, an evenly spaced sample
 _MAX_BARS = 60  # rounds drawn as separate bars
-MAX_MARKERS = 12  # points of a compared curve that are marked
-
-# The i-th curve of a chart has the i-th of each, modulo: 28 distinct looks.
-# Okabe and Ito's colour-blind-safe palette without yellow, partly darkened;
-# dashes are lengths of strokes and gaps in units of the line width.
-COLORS = (
-  '#0072B2',
-  '#D55E00',
-  '#009E73',
-  '#C0629B',
-  '#222222',
-  '#3FA0DA',
-  '#D89000',
-)
-DASHES: tuple[tuple[float, ...], ...] = ((), (4, 2), (1, 1.5), (5, 1.5, 1, 1.5))
-
-# File name -> title, column of x, column of y.
-_COMPARISONS = {
-  'accuracy': ('Test accuracy by round', 'round', 'test_accuracy'),
-  'loss': ('Test loss by round', 'round', 'test_loss'),
-  'traffic': ('Test accuracy by traffic', 'total_bytes_up', 'test_accuracy'),
-}
-_DRAWN = ('test_accuracy', 'test_top5_accuracy', 'test_loss')
-# Column -> axis label, factor to its unit.
-_AXES = {
-  'round': ('communication round', 1.0),
-  'test_accuracy': ('test accuracy (%)', 100.0),
-  'test_loss': ('test loss', 1.0),
-  'total_bytes_up': ('uploaded in total (MB)', 1e-6),
-}
 
 
-class Curve(NamedTuple):
-  """A curve of a chart; all sequences have the same length.
-
-  Attributes:
-    name: the label in the legend.
-    x: x of the points.
-    y: y of the points.
-    spread: half the height of a band around each point; empty for no band.
-  """
-
-  name: str
-  x: Sequence[float]
-  y: Sequence[float]
-  spread: Sequence[float] = ()
-
-
-class Chart(NamedTuple):
-  """Curves to compare, with their axes.
-
-  Attributes:
-    title: the title.
-    x_label: label of the x axis.
-    y_label: label of the y axis.
-    curves: the curves; the position sets colour and dashes in every chart.
-    y_max: upper limit of the y axis, if any.
-    signed: whether y may be negative.
-  """
-
-  title: str
-  x_label: str
-  y_label: str
-  curves: Sequence[Curve]
-  y_max: float | None = None
-  signed: bool = False
-
-
-def accuracy(history: History, path: Path, title: str) -> Any:
+def accuracy(history: History, path: Paths, title: str) -> Any:
   """Draws top-1 and top-5 test accuracy in % by round."""
   with new_figure(path) as figure:
     (axes,) = _panels(figure, history, title)
@@ -105,7 +42,7 @@ def accuracy(history: History, path: Path, title: str) -> Any:
   return figure
 
 
-def loss(history: History, path: Path, title: str) -> Any:
+def loss(history: History, path: Paths, title: str) -> Any:
   """Draws test and train loss by round."""
   with new_figure(path) as figure:
     (axes,) = _panels(figure, history, title)
@@ -118,31 +55,67 @@ def curves(history: History, title: str) -> Any:
 
   Writes no file.
   """
-  known = dict.fromkeys(
-    column
-    for row in history
-    for column, value in row.items()
-    if column.startswith('test_') and value is not None
-  )
-  others = [column for column in known if column not in _DRAWN]
-  has_accuracy = 'test_accuracy' in known
+  others = metrics.extra([history])
+  has_accuracy = metrics.has_values(history, 'test_accuracy')
   with new_figure(None) as figure:
     panels = has_accuracy + 1 + len(others)
     axes = list(_panels(figure, history, title, panels))
     if has_accuracy:
       _draw_accuracy(axes.pop(0), history)
     _draw_loss(axes.pop(0), history)
-    for column, panel in zip(others, axes, strict=True):
-      _line(panel, *series(history, column), _BLUE, 'test, last {:.4g}')
-      panel.set_ylabel(column.removeprefix('test_'))
-      _legend(panel, 'best')
+    for other, panel in zip(others, axes, strict=True):
+      _draw_metric(panel, history, other)
     figure.align_ylabels()
   # IPython displays figures by itself only after an import of pyplot.
   figure._repr_png_ = functools.partial(_to_png, figure)
   return figure
 
 
-def annealing(history: History, path: Path, title: str) -> Any:
+def metric(
+  history: History, what: metrics.Metric, path: Paths, title: str
+) -> Any:
+  """Draws another metric of the test data by round."""
+  with new_figure(path) as figure:
+    (axes,) = _panels(figure, history, title)
+    _draw_metric(axes, history, what)
+  return figure
+
+
+def _draw_metric(axes: Any, history: History, what: metrics.Metric) -> None:
+  _line(axes, *series(history, what.column), _BLUE, 'test, last {:.4g}')
+  axes.set_ylabel(what.axis)
+  _legend(axes, 'best')
+
+
+def client_evaluation(history: History, path: Paths, title: str) -> Any:
+  """Draws the metrics of clients by round, with a panel for each metric.
+
+  A line is the median over clients of a model (the global one, their own, or
+  the personalized one); bands cover 25 to 75 % and 5 to 95 % of the clients.
+  """
+  found = metrics.of_clients(history)
+  with new_figure(path) as figure:
+    panels = _panels(figure, history, title, max(1, len(found)))
+    for axes, (name, models) in zip(panels, found.items(), strict=False):
+      factor = 100.0 if name == 'accuracy' else 1.0
+      for model in models:
+        column, color = f'client_{model}_{name}', _MODELS[model]
+        for low, high, alpha in (('p5', 'p95', 0.12), ('p25', 'p75', 0.25)):
+          t, lower = series(history, f'{column}_{low}')
+          _, upper = series(history, f'{column}_{high}')
+          band = {'color': color, 'alpha': alpha, 'linewidth': 0}
+          axes.fill_between(t, factor * lower, factor * upper, **band)
+        t, middle = series(history, f'{column}_p50')
+        text = f'{model} model, last median {{:.4g}}'
+        _line(axes, t, factor * middle, color, text)
+      unit = ' (%)' if name == 'accuracy' else ''
+      axes.set_ylabel(f'{metrics.title(name).lower()} of clients{unit}')
+    for axes in panels:
+      _legend(axes, 'best')
+  return figure
+
+
+def annealing(history: History, path: Paths, title: str) -> Any:
   """Draws p_t and the measured share of elements that clients kept local."""
   with new_figure(path) as figure:
     (axes,) = _panels(figure, history, title)
@@ -157,7 +130,7 @@ def annealing(history: History, path: Path, title: str) -> Any:
   return figure
 
 
-def uploads(history: History, path: Path, title: str) -> Any:
+def uploads(history: History, path: Paths, title: str) -> Any:
   """Draws selected and uploading clients by round, and total megabytes."""
   with new_figure(path) as figure:
     counts, traffic = _panels(figure, history, title, panels=2)
@@ -171,7 +144,7 @@ def uploads(history: History, path: Path, title: str) -> Any:
         counts.stairs(values, edges, fill=True, color=color, label=column)
     top = 1.15 * counts.get_ylim()[1]  # room for the legend
     counts.set(ylabel='clients per round', ylim=(0, top))
-    counts.yaxis.set_major_locator(_integer_ticks(8))
+    counts.yaxis.set_major_locator(integer_ticks(8))
     _legend(counts, 'upper right')
     t, values = series(history, 'total_bytes_up')
     _line(traffic, t, values / 1e6, _BLUE, 'total, last {:,.1f} MB')
@@ -183,7 +156,7 @@ def uploads(history: History, path: Path, title: str) -> Any:
 
 
 def partition(
-  label_counts: np.ndarray, class_names: Sequence[str], path: Path, title: str
+  label_counts: np.ndarray, class_names: Sequence[str], path: Paths, title: str
 ) -> Any:
   """Draws a heat map of examples by client and label, and clients' sizes.
 
@@ -205,97 +178,75 @@ def partition(
     sizes.stairs(m, edges - 0.5, **style)
     sizes.set(xlabel='examples $m_k$', xlim=(0, None), ylim=(n - 0.5, -0.5))
     sizes.set_yticks([])
-    sizes.xaxis.set_major_locator(_integer_ticks(3))
+    sizes.xaxis.set_major_locator(integer_ticks(3))
     style = {'aspect': 4 * height, 'fraction': 0.15}
-    bar = figure.colorbar(image, ax=sizes, ticks=_integer_ticks(6), **style)
+    bar = figure.colorbar(image, ax=sizes, ticks=integer_ticks(6), **style)
     bar.set_label('examples of a label')
     bar.outline.set_visible(False)
+  return figure
+
+
+def client_sizes(sizes: np.ndarray, path: Paths, title: str) -> Any:
+  """Draws the clients' numbers of examples, for data without classes."""
+  sizes = np.sort(np.asarray(sizes))[::-1]
+  with new_figure(path) as figure:
+    figure.set_size_inches(7, 4.2)
+    axes = figure.subplots()
+    edges = np.arange(sizes.size + 1) - 0.5
+    axes.stairs(sizes, edges, fill=True, color=_BLUE)
+    axes.set_title(title)
+    axes.set(xlabel='clients, by size', ylabel='examples $m_k$', ylim=(0, None))
+    axes.xaxis.set_major_locator(integer_ticks(10))
+    axes.yaxis.set_major_locator(integer_ticks(6))
   return figure
 
 
 def write_all(
   folder: Path,
   history: History,
-  label_counts: np.ndarray,
-  class_names: Sequence[str],
+  label_counts: np.ndarray | None,
+  class_names: Sequence[str] | None,
   title: str,
+  formats: Sequence[str] = ('png',),
+  sizes: np.ndarray | None = None,
 ) -> None:
-  """Writes the five figures of a run to `folder/plots/`."""
+  """Writes the figures of a run to `folder/plots/`.
+
+  Args:
+    folder: of the run.
+    history: of the run.
+    label_counts: see `partition`; None for data without classes.
+    class_names: of the labels.
+    title: of the figures.
+    formats: 'png', 'pdf' or 'svg'.
+    sizes: the clients' numbers of examples, for data without classes.
+  """
   plots = os.path.join(folder, 'plots')
   os.makedirs(plots, exist_ok=True)
-  for draw in (accuracy, loss, annealing, uploads):
-    draw(history, os.path.join(plots, f'{draw.__name__}.png'), title)
-  path = os.path.join(plots, 'partition.png')
-  partition(label_counts, class_names, path, title)
+
+  def files(name: str) -> list[pathlib.Path]:
+    return paths(plots, name, formats)
+
+  if metrics.has_values(history, 'test_accuracy'):
+    accuracy(history, files('accuracy'), title)
+  for draw in (loss, annealing, uploads):
+    draw(history, files(draw.__name__), title)
+  for other in metrics.extra([history]):
+    name = re.sub(r'[^\w.+-]', '-', other.name)
+    metric(history, other, files(name), title)
+  if metrics.of_clients(history):
+    client_evaluation(history, files('clients'), title)
+  if label_counts is not None:
+    partition(label_counts, class_names or (), files('partition'), title)
+  elif sizes is not None:
+    client_sizes(sizes, files('partition'), title)
 
 
-def comparison_charts(runs: Sequence[tables.Run]) -> dict[str, Chart]:
-  """Returns accuracy by round, loss by round and accuracy by traffic.
-
-  Each chart has a curve for every algorithm, in the same order: the mean over
-  its runs, at the rounds where all of them have a finite value.
-  """
-  histories: dict[str, list[Sequence[tables.Row]]] = {}
-  for run in runs:
-    histories.setdefault(run.algorithm, []).append(run.history)
-  return {
-    name: Chart(
-      title,
-      _AXES[x][0],
-      _AXES[y][0],
-      [_mean_curve(name, rows, x, y) for name, rows in histories.items()],
-      y_max=100.0 if y == 'test_accuracy' else None,
-    )
-    for name, (title, x, y) in _COMPARISONS.items()
-  }
-
-
-def _mean_curve(
-  name: str, histories: Sequence[Sequence[tables.Row]], x: str, y: str
-) -> Curve:
-  points = [
-    {
-      row['round']: (row[x] * _AXES[x][1], row[y] * _AXES[y][1])
-      for row in history
-      if row[y] is not None and math.isfinite(row[y])
-    }
-    for history in histories
-  ]
-  rounds = sorted(set.intersection(*map(set, points)))
-  xs = [statistics.fmean(run[t][0] for run in points) for t in rounds]
-  ys = [tables.mean_and_sd([run[t][1] for run in points]) for t in rounds]
-  spread = [sd for _, sd in ys if sd is not None]
-  return Curve(name, xs, [mean for mean, _ in ys if mean is not None], spread)
-
-
-def chart(content: Chart, path: Path) -> Any:
-  """Draws curves with their bands, and a legend below."""
-  curves = content.curves
-  longest = max((len(curve.name) for curve in curves), default=0)
-  columns = min(max(1, 88 // (longest + 10)), 4, max(1, len(curves)))
-  rows = max(1, -(-len(curves) // columns))
-  with new_figure(path) as figure:
-    figure.set_size_inches(7, 4.2 + 0.22 * (rows - 1))
-    axes = figure.subplots()
-    for i, curve in enumerate(curves):
-      color, dashes = COLORS[i % len(COLORS)], DASHES[i % len(DASHES)]
-      x, y = np.array(curve.x), np.array(curve.y)
-      style = (0, dashes) if dashes else '-'
-      marker = 'o' if x.size <= MAX_MARKERS else ''
-      label = curve.name if x.size else f'{curve.name} (no values)'
-      axes.plot(x, y, color=color, linestyle=style, marker=marker, label=label)
-      if curve.spread:
-        low, high = y - curve.spread, y + curve.spread
-        axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
-    axes.set_title(content.title)
-    axes.set(xlabel=content.x_label, ylabel=content.y_label)
-    low, high = axes.get_ylim()
-    top = high if content.y_max is None else min(high, 1.01 * content.y_max)
-    axes.set_ylim(low if content.signed else max(low, 0), top)
-    if all(float(x).is_integer() for c in curves for x in c.x):
-      axes.xaxis.set_major_locator(_integer_ticks(10))
-    figure.legend(loc='outside lower center', ncols=columns, handlelength=3.5)
-  return figure
+def paths(
+  folder: Path, name: str, formats: Sequence[str]
+) -> list[pathlib.Path]:
+  """Returns the paths of a figure, in order of the formats."""
+  return [pathlib.Path(folder, f'{name}.{suffix}') for suffix in formats]
 
 
 def series(history: History, column: str) -> tuple[np.ndarray, np.ndarray]:
@@ -306,22 +257,25 @@ def series(history: History, column: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 @contextlib.contextmanager
-def new_figure(path: Path | None) -> Iterator[Any]:
+def new_figure(path: Paths | None) -> Iterator[Any]:
   """Gives an empty figure in this style, and writes it when the block ends.
 
   Without a path nothing is written; a notebook displays the figure.
   """
   import matplotlib.figure
-  from matplotlib.backends import backend_agg
 
-  buffer = io.BytesIO()
+  several = [path] if isinstance(path, str | os.PathLike) else path or []
+  contents = []
   style = matplotlib.rc_params_from_file(_STYLE, use_default_template=False)
   with matplotlib.rc_context(style):
     figure = matplotlib.figure.Figure(layout='constrained')
     yield figure
-    if path is not None:
-      backend_agg.FigureCanvasAgg(figure).print_png(buffer)
-      atomic_io.write_bytes(path, buffer.getvalue())
+    for file in several:
+      suffix, buffer = pathlib.Path(file).suffix[1:], io.BytesIO()
+      figure.savefig(buffer, format=suffix, metadata=_NO_DATE[suffix])
+      contents.append((file, buffer.getvalue()))
+  for file, content in contents:
+    atomic_io.write_bytes(file, content)
 
 
 def _panels(figure: Any, history: History, title: str, panels: int = 1) -> Any:
@@ -330,7 +284,7 @@ def _panels(figure: Any, history: History, title: str, panels: int = 1) -> Any:
   axes = figure.subplots(panels, 1, sharex=True, squeeze=False)[:, 0]
   axes[0].set_title(title)
   axes[-1].set_xlabel('communication round')
-  axes[-1].xaxis.set_major_locator(_integer_ticks(10))
+  axes[-1].xaxis.set_major_locator(integer_ticks(10))
   t, _ = series(history, 'round')
   margin = max(0.6, 0.015 * t.size)
   axes[-1].set_xlim(t.min(initial=1) - margin, t.max(initial=1) + margin)
@@ -395,8 +349,8 @@ def _heat_map(
   style = {'cmap': 'Blues', 'aspect': 'auto', 'interpolation': 'nearest'}
   image = axes.imshow(counts, norm=norm, extent=extent, **style)
   axes.grid(False)
-  axes.xaxis.set_major_locator(_integer_ticks(10))
-  axes.yaxis.set_major_locator(_integer_ticks(n if n <= _MAX_ANNOTATED else 10))
+  axes.xaxis.set_major_locator(integer_ticks(10))
+  axes.yaxis.set_major_locator(integer_ticks(n if n <= _MAX_ANNOTATED else 10))
   if C <= _MAX_LABELS:
     rotation = 90 if max(map(len, names)) > 3 else 0
     axes.set_xticks(range(C), names, rotation=rotation)
@@ -408,7 +362,7 @@ def _heat_map(
   return image
 
 
-def _integer_ticks(count: int) -> Any:
+def integer_ticks(count: int) -> Any:
   """Returns a locator of ticks at integers, roughly `count` at most."""
   import matplotlib.ticker
 

@@ -1,34 +1,80 @@
-"""Tables that compare runs, and their CSV and Markdown forms.
+"""Tables that compare runs, and their CSV, Markdown and LaTeX forms.
 
-`run_rows` summarises each run in a row; `algorithm_rows` averages the rows of
-an algorithm over its seeds. A mean covers all runs of the algorithm, and is
-None if a run lacks the value; only the rounds and megabytes to the target
-accuracy cover just the runs that reached it, `reached_target` in number.
+`run_rows` summarises each run in a row; `setting_rows` averages the rows of a
+setting over its seeds. A mean covers all runs of the setting, and is None if a
+run lacks the value; only the rounds and megabytes to the target accuracy cover
+just the runs that reached it, `reached_target` in number. The metric is the
+accuracy, or the loss of runs without accuracy, which have no target.
 """
 
 import re
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+
+from safl_tf.reporting import metrics
 
 Row = dict[str, Any]
 
-_KEYS = ('algorithm', 'seed', 'target_accuracy')
+NOTES = (
+  '± is the sample standard deviation over seeds, as are the bands of curves. '
+  'A megabyte is 1,000,000 bytes. Seconds are those in rounds, including '
+  'compilation.'
+)
+_METRIC_NOTES = {
+  'accuracy': 'Accuracies are on the test data; the accuracy at a round is '
+  'that of the latest evaluation. Rounds and megabytes to the target are means '
+  'over the seeds that reached it. ',
+  'loss': 'Losses are on the test data, lower is better; the loss at a round '
+  'is that of the latest evaluation. ',
+}
 _TO_TARGET = ('rounds_to_target', 'mb_up_to_target')
+_LATEX = {
+  **{c: f'\\{c}' for c in '&%$#_{}'},
+  '\\': r'\textbackslash{}',
+  '~': r'\textasciitilde{}',
+  '^': r'\textasciicircum{}',
+  '±': r'$\pm$',
+}
 
 
 class Run(NamedTuple):
   """A finished run.
 
   Attributes:
-    algorithm: the algorithm's name.
+    setting: what its setting differs in from others, such as the algorithm.
     seed: the seed of all random draws.
     history: the rows of its metrics.csv, at least one.
   """
 
-  algorithm: str
+  setting: Mapping[str, Any]
   seed: int
   history: Sequence[Row]
+
+  @property
+  def label(self) -> str:
+    """The name of the setting."""
+    return label(self.setting)
+
+
+def label(setting: Mapping[str, Any]) -> str:
+  """Names a setting: 'safl' or 'epsilon 0.1, temperature 10'."""
+  values = {k: format_value(v) for k, v in setting.items() if v is not None}
+  if list(setting) == ['algorithm']:
+    return values['algorithm']
+  names = [f'{k.replace("_", " ")} {v}' for k, v in values.items()]
+  return ', '.join(names) or 'all'
+
+
+def format_value(value: Any) -> str:
+  """Formats a value of a setting; - if it is not used."""
+  if value is None:
+    return '-'
+  if isinstance(value, bool):
+    return str(value).lower()
+  return (
+    str(value).removesuffix('.0') if isinstance(value, float) else str(value)
+  )
 
 
 def quarters(rounds: int) -> list[int]:
@@ -36,40 +82,50 @@ def quarters(rounds: int) -> list[int]:
   return sorted({max(1, rounds * k // 4) for k in (1, 2, 3)})
 
 
+def notes(runs: Sequence[Run]) -> str:
+  """Explains the table of some runs."""
+  return _METRIC_NOTES[metrics.main(run.history for run in runs).name] + NOTES
+
+
 def run_rows(
-  runs: Iterable[Run], at_rounds: Sequence[int], target: float
+  runs: Sequence[Run], at_rounds: Sequence[int], target: float
 ) -> list[Row]:
   """Summarises each run in a row.
 
   Args:
     runs: the runs, in the order of the rows.
-    at_rounds: rounds to report the accuracy at: that of the last evaluation so
+    at_rounds: rounds to report the metric at: that of the last evaluation so
       far, or None if the run ended earlier.
     target: the test accuracy to reach.
   """
+  metric = metrics.main(run.history for run in runs)
+  name, has_target = metric.name, metric is metrics.ACCURACY
   rows = []
-  for algorithm, seed, history in runs:
-    evaluated = [row for row in history if row['test_accuracy'] is not None]
-    accuracies = [row['test_accuracy'] for row in evaluated]
-    reached = next((r for r in evaluated if r['test_accuracy'] >= target), None)
-    last = history[-1]
-    row: Row = {
-      'algorithm': algorithm,
-      'seed': seed,
-      'target_accuracy': target,
-      'rounds': last['round'],
+  for setting, seed, history in runs:
+    values = {
+      row['round']: row[metric.column]
+      for row in history
+      if row[metric.column] is not None
     }
+    last = history[-1]
+    row: Row = {**setting, 'seed': seed}
+    if has_target:
+      row['target_accuracy'] = target
+    row['rounds'] = last['round']
     for t in at_rounds:
-      until = [r['test_accuracy'] for r in evaluated if r['round'] <= t]
+      until = [value for r, value in values.items() if r <= t]
       known = until and t <= last['round']
-      row[f'accuracy_round_{t}'] = until[-1] if known else None
+      row[f'{name}_round_{t}'] = until[-1] if known else None
+    row[f'final_{name}'] = [*values.values()][-1] if values else None
+    row[f'best_{name}'] = metric.best(values.values())
+    if has_target:
+      reached = next((t for t, v in values.items() if v >= target), None)
+      up = [r['total_bytes_up'] for r in history if r['round'] == reached]
+      row['rounds_to_target'] = reached
+      row['mb_up_to_target'] = up[0] / 1e6 if up else None
     rows.append(
       row
       | {
-        'final_accuracy': accuracies[-1] if accuracies else None,
-        'best_accuracy': max(accuracies, default=None),
-        'rounds_to_target': reached and reached['round'],
-        'mb_up_to_target': reached and reached['total_bytes_up'] / 1e6,
         'uploads': sum(r['uploaded'] for r in history),
         'mb_up': last['total_bytes_up'] / 1e6,
         'mb_down': last['total_bytes_down'] / 1e6,
@@ -79,59 +135,96 @@ def run_rows(
   return rows
 
 
-def algorithm_rows(rows: Sequence[Row]) -> list[Row]:
-  """Averages `run_rows` by algorithm, in order of appearance.
+def setting_rows(rows: Sequence[Row]) -> list[Row]:
+  """Averages `run_rows` by setting, in order of appearance.
 
   Every number X becomes X_mean and X_sd, see `mean_and_sd`.
   """
+  columns = list(rows[0])
+  names, numbers = _split(columns, 'seed')
+  groups: dict[tuple[Any, ...], list[Row]] = {}
+  for row in rows:
+    groups.setdefault(tuple(row[name] for name in names), []).append(row)
   averaged = []
-  for algorithm in dict.fromkeys(row['algorithm'] for row in rows):
-    runs = [row for row in rows if row['algorithm'] == algorithm]
-    reached = [row for row in runs if row['rounds_to_target'] is not None]
-    average: Row = {
-      'algorithm': algorithm,
-      'seeds': len(runs),
-      'target_accuracy': runs[0]['target_accuracy'],
-      'reached_target': len(reached),
-    }
-    for name in (name for name in runs[0] if name not in _KEYS):
-      values = [row[name] for row in (reached if name in _TO_TARGET else runs)]
-      average[f'{name}_mean'], average[f'{name}_sd'] = mean_and_sd(values)
+  for values, runs in groups.items():
+    average: Row = dict(zip(names, values, strict=True)) | {'seeds': len(runs)}
+    reached = runs
+    if 'target_accuracy' in numbers:
+      reached = [row for row in runs if row['rounds_to_target'] is not None]
+      average['target_accuracy'] = runs[0]['target_accuracy']
+      average['reached_target'] = len(reached)
+    for name in numbers:
+      if name != 'target_accuracy':
+        of = reached if name in _TO_TARGET else runs
+        mean, sd = mean_and_sd([row[name] for row in of])
+        average[f'{name}_mean'], average[f'{name}_sd'] = mean, sd
     averaged.append(average)
   return averaged
 
 
-def table(rows: Sequence[Row]) -> list[list[str]]:
-  """Formats `algorithm_rows` as text: a line of headings, then the cells."""
-  goal = f'{100 * rows[0]["target_accuracy"]:g} %'
-  names = [re.fullmatch(r'accuracy_round_(\d+)_mean', name) for name in rows[0]]
-  rounds = [match[1] for match in names if match]
+def _split(columns: Sequence[str], middle: str) -> tuple[list[str], list[str]]:
+  """Returns the columns before and after one of them."""
+  i = list(columns).index(middle)
+  return list(columns[:i]), list(columns[i + 1 :])
 
-  def cell(
-    row: Row,
-    name: str,
-    factor: float = 1.0,
-    absent: str = '-',
-    count: bool = False,
-  ) -> str:
+
+def best_row(rows: Sequence[Row]) -> int | None:
+  """Returns the number of the `setting_rows` with the best final metric."""
+  metric = metric_of(rows[0])
+  column = f'final_{metric.name}_mean'
+  known = {i: row[column] for i, row in enumerate(rows)}
+  known = {i: value for i, value in known.items() if value is not None}
+  best = metric.best(known.values())
+  return next((i for i, value in known.items() if value == best), None)
+
+
+def metric_of(row: Row) -> metrics.Metric:
+  """Returns the metric of a row of `setting_rows`."""
+  has_accuracy = 'final_accuracy_mean' in row
+  return metrics.ACCURACY if has_accuracy else metrics.LOSS
+
+
+def table(rows: Sequence[Row]) -> list[list[str]]:
+  """Formats `setting_rows` as text: a line of headings, then the cells."""
+  metric = metric_of(rows[0])
+  name, (names, _) = metric.name, _split(list(rows[0]), 'seeds')
+  matches = [re.fullmatch(rf'{name}_round_(\d+)_mean', key) for key in rows[0]]
+  unit = ' (%)' if metric.percent else f' {name}'
+
+  def score(row: Row, column: str) -> str:
+    mean, sd = row[f'{column}_mean'], row[f'{column}_sd']
+    digits = 1 if metric.percent else 4
+    return format_mean_sd(mean, sd, digits, metric.factor)
+
+  def cell(row: Row, name: str, absent: str = '-', count: bool = False) -> str:
     mean, sd = row[f'{name}_mean'], row[f'{name}_sd']
     digits = 0 if count and not sd else 1
-    return format_mean_sd(mean, sd, digits, factor, absent)
+    return format_mean_sd(mean, sd, digits, absent=absent)
 
-  cells = [
-    {
-      'algorithm': row['algorithm'],
-      'seeds': str(row['seeds']),
-      **{
-        f'round {t} (%)': cell(row, f'accuracy_round_{t}', 100) for t in rounds
-      },
-      'final (%)': cell(row, 'final_accuracy', 100),
-      'best (%)': cell(row, 'best_accuracy', 100),
+  def target(row: Row) -> dict[str, str]:
+    if 'target_accuracy' not in row:
+      return {}
+    goal = f'{100 * row["target_accuracy"]:g} %'
+    return {
       f'reached {goal}': f'{row["reached_target"]} of {row["seeds"]}',
       f'rounds until {goal}': cell(
         row, 'rounds_to_target', absent='not reached', count=True
       ),
       f'MB up until {goal}': cell(row, 'mb_up_to_target', absent='not reached'),
+    }
+
+  cells = [
+    {
+      **{key.replace('_', ' '): format_value(row[key]) for key in names},
+      'seeds': str(row['seeds']),
+      **{
+        f'round {match[1]}{unit}': score(row, f'{name}_round_{match[1]}')
+        for match in matches
+        if match
+      },
+      f'final{unit}': score(row, f'final_{name}'),
+      f'best{unit}': score(row, f'best_{name}'),
+      **target(row),
       'uploads': cell(row, 'uploads', count=True),
       'MB up': cell(row, 'mb_up'),
       'MB down': cell(row, 'mb_down'),
@@ -195,3 +288,21 @@ def to_markdown(lines: Sequence[Sequence[str]], left: int = 1) -> str:
     cells += map(str.rjust, line[left:], widths[left:])
     text += f'| {" | ".join(cells)} |\n'
   return text
+
+
+def to_latex(lines: Sequence[Sequence[str]], left: int = 1) -> str:
+  """Formats headings and cells as a LaTeX table for the package booktabs.
+
+  The first `left` columns are aligned to the left, the others to the right.
+  """
+  head, *body = [' & '.join(map(_escape_latex, line)) for line in lines]
+  columns = 'l' * left + 'r' * (len(lines[0]) - left)
+  rows = ''.join(f'{line} \\\\\n' for line in body)
+  return (
+    f'\\begin{{tabular}}{{{columns}}}\n\\toprule\n{head} \\\\\n\\midrule\n'
+    f'{rows}\\bottomrule\n\\end{{tabular}}\n'
+  )
+
+
+def _escape_latex(text: str) -> str:
+  return ''.join(_LATEX.get(c, c) for c in text)

@@ -1,11 +1,10 @@
 """What a run leaves besides its log and checkpoints: plots, tables, exports."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent import futures
 from typing import Any
 
-from safl_tf.data import heterogeneity
 from safl_tf.reporting import plots
 from safl_tf.training import (
   client_evaluation,
@@ -25,11 +24,13 @@ class Outputs:
     export: formats of export/: 'both', 'savedmodel', 'keras' or 'none'.
     client_table: whether to write clients.csv.
     title: of the plots; the algorithm and the number of clients by default.
+    figure_formats: of the plots: 'png', 'pdf' or 'svg'.
   """
 
   export: str = 'both'
   client_table: bool = False
   title: str | None = None
+  figure_formats: Sequence[str] = ('png',)
 
   def __post_init__(self) -> None:
     validation.choice('export', self.export, choices.EXPORTS)
@@ -73,11 +74,15 @@ def _report(
     )
     metrics_log.write_clients(directory.path, table)
   clients, name = process.clients, process.algorithm.name
+  has_classes = clients.num_classes is not None
   plots.write_all(
     directory.path,
     result.history,
-    *heterogeneity.table(clients, metadata['class_names']),
+    clients.label_counts() if has_classes else None,
+    metadata['class_names'],
     outputs.title or f'{name}, {clients.num_clients} clients',
+    outputs.figure_formats,
+    clients.sizes,
   )
 
 

@@ -33,7 +33,7 @@ _LARGE_BYTES, _LONG_SECONDS = 100e6, 5.0
 
 # Flags that may change when a run is resumed: results do not depend on them, or
 # the identity of the run has what results depend on, such as digests of data.
-_MUTABLE_FLAGS = (
+MUTABLE_FLAGS = (
   'checkpoint_every',
   'client_store',
   'client_table',
@@ -42,6 +42,7 @@ _MUTABLE_FLAGS = (
   'executor',
   'experiment',
   'export',
+  'figures',
   'jit_compile',
   'keep_checkpoints',
   'output_dir',
@@ -108,7 +109,7 @@ class RunDirectory:
   def changed(self, flags: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Returns the flags that change results: name -> (given, this run's)."""
     own = self._flags or {}
-    return hparams_lib.differing(flags, own, ignore=_MUTABLE_FLAGS)
+    return hparams_lib.differing(flags, own, ignore=MUTABLE_FLAGS)
 
   def check_part(self, identity: Mapping[str, Any]) -> None:
     """Refuses a run that differs in these parts of its identity."""

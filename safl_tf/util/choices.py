@@ -62,6 +62,7 @@ AGGREGATORS = (
   'ida',
   'astw',
 )
+FIGURES = ('png', 'pdf', 'svg')
 IDA_NORMS = ('l1', 'l2')
 IDA_REFERENCES = ('mean', 'size')
 INITS = ('auto', 'per_client', 'shared')

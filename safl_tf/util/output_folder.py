@@ -18,7 +18,10 @@ from safl_tf.util import atomic_io, errors
 
 MARK = '.safl_tf'
 # Kind of a folder -> the kinds of folders that it may be directly inside of.
-_PARENTS = {'run': ('comparison', 'reproduction'), 'export': ('run',)}
+_PARENTS = {
+  'run': ('comparison', 'reproduction', 'sweep'),
+  'export': ('run',),
+}
 
 Path = str | os.PathLike[str]
 

@@ -79,6 +79,7 @@ LIMITS = {
   'ray_chunk': Range(1, 10**6),
   'ray_timeout': Range(1, 1e6, whole=False),
   'target_accuracy': _positive(1),
+  'processes': Range(1, 10**4),
   'trials': Range(2, 10**6),
 }
 

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from binaries import sweep
+from binaries import runs
 from safl_tf.training import hparams as hparams_lib
 from safl_tf.training import metrics_log
 from tests.attack.test_programs import system_error
@@ -57,14 +57,14 @@ def write(path, content):
 
 def test_a_neighbour_is_found(run):
   config, path = run
-  assert sweep.find_finished(config).path == path
+  assert runs.find_finished(config).path == path
 
 
 @pytest.mark.parametrize('content', BROKEN_HPARAMS)
 def test_a_neighbour_with_broken_hparams_is_skipped(run, content):
   config, path = run
   write(path / 'hparams.json', BROKEN_HPARAMS[content])
-  assert sweep.find_finished(config) is None
+  assert runs.find_finished(config) is None
 
 
 def test_a_neighbour_that_cannot_be_read_is_skipped(run, monkeypatch):
@@ -77,7 +77,7 @@ def test_a_neighbour_that_cannot_be_read_is_skipped(run, monkeypatch):
     return listdir(folder)
 
   monkeypatch.setattr(os, 'listdir', refuse)
-  assert sweep.find_finished(config) is None
+  assert runs.find_finished(config) is None
 
 
 def test_a_broken_run_in_a_comparison_is_named(call, no_tensorflow, tmp_path):
@@ -99,7 +99,7 @@ def test_a_broken_run_in_a_comparison_is_named(call, no_tensorflow, tmp_path):
 def test_a_neighbour_with_broken_metrics_is_skipped(run, content):
   config, path = run
   write(path / 'metrics.csv', BROKEN_METRICS[content])
-  assert sweep.find_finished(config) is None
+  assert runs.find_finished(config) is None
 
 
 @pytest.mark.parametrize('name', ['hparams.json', 'metrics.csv', 'checkpoints'])
@@ -112,4 +112,4 @@ def test_a_neighbour_with_another_kind_of_file_is_skipped(run, name):
   else:
     (path / name).unlink()
     (path / name).mkdir()
-  assert sweep.find_finished(config) is None
+  assert runs.find_finished(config) is None

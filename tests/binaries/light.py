@@ -16,6 +16,7 @@ from binaries import (
   export,
   partition,
   reproduce,
+  sweep,
   theory,
   train,
 )
@@ -26,6 +27,7 @@ PROGRAMS = {
   'export': export,
   'partition': partition,
   'reproduce': reproduce,
+  'sweep': sweep,
   'theory': theory,
   'train': train,
 }

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from binaries import train
-from safl_tf.reporting import plots
+from safl_tf.reporting import charts, plots
 from safl_tf.training import export, run_directory
 from safl_tf.training import hparams as hparams_lib
 from tests import browser
@@ -81,7 +81,9 @@ def copied(made, tmp_path, dense):
 def no_pictures(monkeypatch):
   """Pictures are empty files."""
   monkeypatch.setattr(plots, 'write_all', touch)
-  monkeypatch.setattr(plots, 'chart', lambda chart, path: path.touch())
+  monkeypatch.setattr(
+    charts, 'chart', lambda chart, paths: [path.touch() for path in paths]
+  )
 
 
 @pytest.fixture

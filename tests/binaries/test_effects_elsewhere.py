@@ -12,7 +12,7 @@ from binaries import (
   export,
   partition,
   reproduce,
-  sweep,
+  runs,
   theory,
 )
 from binaries.flags import data, run_config
@@ -101,7 +101,7 @@ def did(monkeypatch, tmp_path):
   patch = monkeypatch.setattr
   patch(compare, '_check_folders', lambda *args: None)
   patch(compare, '_load', lambda *args: None)
-  patch(sweep, 'is_complete', lambda *args: True)
+  patch(runs, 'is_complete', lambda *args: True)
   patch(compare, '_write', record('write', ''))
   patch(reproduce, '_reproduce', record('reproduce'))
   patch(trials, 'run', record('trials'))

@@ -4,10 +4,10 @@ import shutil
 
 import pytest
 
-from binaries import reproduce, sweep
+from binaries import reproduce, runs
 from binaries.flags.data import Data
 from safl_tf.experiments.paper import experiments, plans
-from safl_tf.reporting import plots
+from safl_tf.reporting import charts, plots
 from safl_tf.training import hparams as hparams_lib
 from safl_tf.training import metrics_log
 from safl_tf.util import errors, hardware
@@ -31,7 +31,9 @@ def touch(run, *args):
 def no_pictures(monkeypatch):
   """Pictures are empty files."""
   monkeypatch.setattr(plots, 'write_all', touch)
-  monkeypatch.setattr(plots, 'chart', lambda chart, path: path.touch())
+  monkeypatch.setattr(
+    charts, 'chart', lambda chart, paths: [path.touch() for path in paths]
+  )
 
 
 @pytest.fixture
@@ -178,12 +180,12 @@ def test_rounds_of_an_equivalent_run(rounds, expected, beside):
   first, _ = beside
   asked = job('uploads', 'smoke', f'--output_dir={first.parent}')
   config = dataclasses.replace(asked.runs[1][1], rounds=rounds)
-  assert sweep.history(config) is None
-  other = sweep.find_finished(config)
+  assert runs.history(config) is None
+  other = runs.find_finished(config)
   assert (other is None) == (expected is None)
   if other is not None:
     assert other.path == first / 'safl_seed0'
-    assert [row['round'] for row in sweep.history(other)] == expected
+    assert [row['round'] for row in runs.history(other)] == expected
 
 
 def test_changed_folder(copied, call, no_tensorflow):
@@ -232,11 +234,11 @@ class FakeRuns:
 def fake(monkeypatch):
   fake_runs = FakeRuns()
   monkeypatch.setattr(Data, 'load', lambda config: fake_runs.load(config))
-  monkeypatch.setattr(sweep, 'check_data', lambda *args: None)
-  monkeypatch.setattr(sweep, 'run', fake_runs.run)
-  monkeypatch.setattr(sweep, 'history', fake_runs.history)
+  monkeypatch.setattr(runs, 'check_data', lambda *args: None)
+  monkeypatch.setattr(runs, 'run', fake_runs.run)
+  monkeypatch.setattr(runs, 'history', fake_runs.history)
   monkeypatch.setattr(
-    sweep, 'is_complete', lambda config: fake_runs.history(config) is not None
+    runs, 'is_complete', lambda config: fake_runs.history(config) is not None
   )
   return fake_runs
 

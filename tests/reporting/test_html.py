@@ -5,8 +5,8 @@ import xml.etree.ElementTree as ET
 import matplotlib.colors
 import pytest
 
+from safl_tf.reporting import charts
 from safl_tf.reporting import html as html_lib
-from safl_tf.reporting import plots
 from tests import browser
 
 VOID = {'meta'}
@@ -15,12 +15,12 @@ MARKUP = '<script>alert("1")</script> & \'two\''
 
 def make_chart(curves=11, points=50, spread=True, **options):
   """Curves from 0 % to 100 %."""
-  return plots.Chart(
+  return charts.Chart(
     options.pop('title', 'Accuracy'),
     'round',
     'test accuracy (%)',
     [
-      plots.Curve(
+      charts.Curve(
         f'curve_{i}',
         [t + 1 for t in range(points)],
         [100 * t / points * (1 - 0.05 * i) for t in range(points)],
@@ -37,7 +37,7 @@ def make_page(chart, title='Title'):
   parts = [
     html_lib.heading('Heading'),
     html_lib.paragraph('Text'),
-    html_lib.table(lines, keys=True),
+    html_lib.table(lines, range(len(lines)), best=0),
     html_lib.charts([html_lib.line_chart(chart)]),
     html_lib.settings('Settings', {'epsilon': 0.3, 'data_dir': None}),
   ]
@@ -123,8 +123,8 @@ def test_arguments_are_escaped():
 
 
 def test_curve_coordinates():
-  curve = plots.Curve('a', [0, 4, 10], [20, 60, 100], [0, 10, 10])
-  tree = drawing(plots.Chart('t', 'x', 'y', [curve], y_max=100.0))
+  curve = charts.Curve('a', [0, 4, 10], [20, 60, 100], [0, 10, 10])
+  tree = drawing(charts.Chart('t', 'x', 'y', [curve], y_max=100.0))
   (group,) = tree.iter('g')
   assert group.get('class').split()[0] == 'curve'
   assert group.get('data-algorithm') == 'a'
@@ -158,8 +158,8 @@ def test_curve_coordinates():
   ],
 )
 def test_y_tick_labels(low, high, expected):
-  curve = plots.Curve('a', [1, 2], [low, high])
-  tree = drawing(plots.Chart('t', 'x', 'y', [curve]))
+  curve = charts.Curve('a', [1, 2], [low, high])
+  tree = drawing(charts.Chart('t', 'x', 'y', [curve]))
   left = [e for e in tree.iter('text') if e.get('class') == 'left']
   assert [e.text for e in left] == expected
   widest = max(len(text) for text in expected)
@@ -187,7 +187,7 @@ def test_few_points_are_marked(count, marked):
 
 def test_curve_without_values():
   chart = make_chart(2)
-  chart.curves[0] = plots.Curve('empty', [], [])
+  chart.curves[0] = charts.Curve('empty', [], [])
   assert 'empty (no values)' in Checker(html_lib.line_chart(chart)).text
   empty, other = drawing(chart).iter('g')
   assert points(empty.find('polyline')) == []
@@ -212,7 +212,7 @@ def test_curve_styles():
   for text in (roots[0] + roots[2], roots[1] + roots[3]):  # light, dark
     colors = dict(re.findall(r'--(\w+): (#\w{6});', text))
     page = luminance(colors['page'])
-    for name in [f'c{i}' for i in range(len(plots.COLORS))]:
+    for name in [f'c{i}' for i in range(len(charts.COLORS))]:
       one, other = sorted((luminance(colors[name]), page))
       assert (other + 0.05) / (one + 0.05) > 2.5, name
   assert luminance('#FFFFFF') == pytest.approx(1)

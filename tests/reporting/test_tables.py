@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from safl_tf.reporting import plots, tables
+from safl_tf.reporting import charts as charts_lib
+from safl_tf.reporting import tables
 
 AT = (1, 3, 5)
 
@@ -15,7 +16,7 @@ def make_run(algorithm, seed, accuracies, losses=None, megabytes=2):
   """A run whose round t uploads `megabytes`, half of it down, in t seconds."""
   losses = losses or [1.0] * len(accuracies)
   return tables.Run(
-    algorithm,
+    {'algorithm': algorithm},
     seed,
     [
       {
@@ -44,7 +45,7 @@ RUNS = [
 
 def by_algorithm(runs, target=0.6, at_rounds=AT):
   rows = tables.run_rows(runs, at_rounds, target)
-  return {row['algorithm']: row for row in tables.algorithm_rows(rows)}
+  return {row['algorithm']: row for row in tables.setting_rows(rows)}
 
 
 def test_run_row():
@@ -81,14 +82,19 @@ def test_rounds_without_evaluation():
 def test_no_accuracy():
   runs = [make_run('safl', seed, [None, None]) for seed in (0, 1)]
   row = by_algorithm(runs)['safl']
-  assert row['final_accuracy_mean'] is row['best_accuracy_mean'] is None
-  assert row['rounds_to_target_mean'] is row['final_accuracy_sd'] is None
+  assert not [name for name in row if 'accuracy' in name or 'target' in name]
+  assert row['final_loss_mean'] == 1
   assert row['mb_up_mean'] == 4
-  assert all(not chart.curves[0].x for chart in accuracy_charts(runs))
+  charts = charts_lib.comparison(runs)
+  assert list(charts) == ['loss', 'traffic']
+  assert charts['traffic'].title == 'Test loss by traffic'
+  runs = [make_run('safl', 0, [None], [None])]
+  assert by_algorithm(runs)['safl']['final_loss_mean'] is None
+  assert not charts_lib.comparison(runs)['loss'].curves[0].x
 
 
 def accuracy_charts(runs):
-  charts = plots.comparison_charts(runs)
+  charts = charts_lib.comparison(runs)
   return charts['accuracy'], charts['traffic']
 
 
@@ -130,10 +136,10 @@ def test_one_seed():
   row = by_algorithm(RUNS[2:3])['safl']
   assert row['final_accuracy_mean'] == 0.7
   assert {v for name, v in row.items() if name.endswith('_sd')} == {None}
-  assert plots.comparison_charts(RUNS[2:3])['loss'].curves[0].spread == []
+  assert charts_lib.comparison(RUNS[2:3])['loss'].curves[0].spread == []
 
 
-@pytest.mark.parametrize('make', [lambda rows: rows, tables.algorithm_rows])
+@pytest.mark.parametrize('make', [lambda rows: rows, tables.setting_rows])
 def test_csv_round_trip(make):
   rows = make(tables.run_rows(RUNS, AT, 0.75))
   read = list(csv.DictReader(io.StringIO(tables.to_csv(rows))))
@@ -149,7 +155,7 @@ def test_csv_round_trip(make):
 
 def test_table():
   rows = tables.run_rows(RUNS, (3,), 0.6)
-  headings, *lines = tables.table(tables.algorithm_rows(rows))
+  headings, *lines = tables.table(tables.setting_rows(rows))
   fedavg, safl = (dict(zip(headings, line, strict=True)) for line in lines)
   assert safl == {
     'algorithm': 'safl',
@@ -171,7 +177,7 @@ def test_table():
 
 def test_table_of_one_seed():
   rows = tables.run_rows(RUNS[:1], (3, 6), 0.6)
-  headings, line = tables.table(tables.algorithm_rows(rows))
+  headings, line = tables.table(tables.setting_rows(rows))
   cells = dict(zip(headings, line, strict=True))
   assert cells['final (%)'] == '30.0'
   assert cells['round 6 (%)'] == '-'
@@ -206,7 +212,7 @@ def test_format_mean_sd(mean, sd, expected):
 
 
 def test_charts():
-  charts = plots.comparison_charts(RUNS)
+  charts = charts_lib.comparison(RUNS)
   assert list(charts) == ['accuracy', 'loss', 'traffic']
   for chart in charts.values():
     assert [curve.name for curve in chart.curves] == ['fedavg', 'safl']
@@ -223,14 +229,14 @@ def test_charts():
 def test_nonfinite_losses_are_not_drawn():
   losses = [2.0, math.inf, math.nan, 1.0, None]
   run = make_run('safl', 0, [0.1] * 5, losses)
-  curve = plots.comparison_charts([run])['loss'].curves[0]
+  curve = charts_lib.comparison([run])['loss'].curves[0]
   assert (curve.x, curve.y) == ([1, 4], [2, 1])
 
 
 def test_chart_figure(tmp_path):
   path = tmp_path / 'a.png'
-  chart = plots.comparison_charts(RUNS)['traffic']
-  figure = plots.chart(chart, path)
+  chart = charts_lib.comparison(RUNS)['traffic']
+  figure = charts_lib.chart(chart, path)
   assert path.read_bytes().startswith(b'\x89PNG')
   (axes,) = figure.axes
   assert axes.get_xlabel() == 'uploaded in total (MB)'
@@ -251,8 +257,8 @@ def test_chart_figure(tmp_path):
 def test_chart_of_many_curves_and_of_none(tmp_path):
   runs = [make_run(f'algorithm_{i}', 0, [0.5]) for i in range(28)]
   runs.append(make_run('empty', 0, [None]))
-  figure = plots.chart(
-    plots.comparison_charts(runs)['accuracy'], tmp_path / 'a.png'
+  figure = charts_lib.chart(
+    charts_lib.comparison(runs)['accuracy'], tmp_path / 'a.png'
   )
   lines = figure.axes[0].lines
   styles = {f'{line.get_color()} {line._dash_pattern}' for line in lines[:28]}

@@ -6,11 +6,11 @@ from typing import Any
 
 from safl_tf.experiments.paper import results as results_lib
 from safl_tf.experiments.paper import tables
-from safl_tf.reporting import plots
+from safl_tf.reporting import charts as charts_lib
 
 Results = results_lib.Results
 PaperNumbers = results_lib.PaperNumbers
-Charts = dict[str, plots.Chart]
+Charts = dict[str, charts_lib.Chart]
 
 # Varied key -> file names of the figures by round, one for each value.
 _FILES = {
@@ -44,14 +44,14 @@ def figures(results: Results, paper: PaperNumbers) -> Charts:
   if name == 'epsilon_temperature':
     losses = [n for n in numbers if n.measure == 'loss' and 'epsilon' in n.cell]
     title, curves = 'Test loss against ε', _beside_paper('epsilon', losses)
-    charts['cost'] = plots.Chart(title, 'ε', 'test loss', curves)
+    charts['cost'] = charts_lib.Chart(title, 'ε', 'test loss', curves)
   return charts
 
 
 def _chart(
-  title: str, curves: Sequence[plots.Curve], x: str = 'communication round'
-) -> plots.Chart:
-  return plots.Chart(title, x, 'test accuracy (%)', curves, y_max=100.0)
+  title: str, curves: Sequence[charts_lib.Curve], x: str = 'communication round'
+) -> charts_lib.Chart:
+  return charts_lib.Chart(title, x, 'test accuracy (%)', curves, y_max=100.0)
 
 
 def _by_round(results: Results) -> Charts:
@@ -69,7 +69,9 @@ def _by_round(results: Results) -> Charts:
   return charts
 
 
-def _curves(results: Results, cell: Mapping[str, Any]) -> list[plots.Curve]:
+def _curves(
+  results: Results, cell: Mapping[str, Any]
+) -> list[charts_lib.Curve]:
   """Returns the accuracies of a cell, and the level of centralised training."""
   curves, levels = [], []
   for part in results.plan.parts:
@@ -80,11 +82,13 @@ def _curves(results: Results, cell: Mapping[str, Any]) -> list[plots.Curve]:
     if part.cell['algorithm'] == 'centralized':
       levels.append((f'{name} (level)', runs and runs.at(None)))
     elif runs is None:
-      curves.append(plots.Curve(name, [], []))
+      curves.append(charts_lib.Curve(name, [], []))
     else:
       frame = 100 * runs.by_round()
       points = list(frame.index), list(frame['mean'])
-      curves.append(plots.Curve(name, *points, list(frame['std'].dropna())))
+      curves.append(
+        charts_lib.Curve(name, *points, list(frame['std'].dropna()))
+      )
   last = max([2, *(t for curve in curves for t in curve.x)])
   for name, level in levels:
     ends = [(t, 100 * level.mean) for t in (1, last)] if level else []
@@ -94,15 +98,15 @@ def _curves(results: Results, cell: Mapping[str, Any]) -> list[plots.Curve]:
 
 def _curve(
   name: str, points: Iterable[tuple[float, float | None]]
-) -> plots.Curve:
+) -> charts_lib.Curve:
   """Returns a curve of the points that have a value."""
   known = [(x, y) for x, y in points if y is not None and not math.isnan(y)]
-  return plots.Curve(name, [x for x, _ in known], [y for _, y in known])
+  return charts_lib.Curve(name, [x for x, _ in known], [y for _, y in known])
 
 
 def _beside_paper(
   key: str, numbers: Sequence[tables.Number]
-) -> list[plots.Curve]:
+) -> list[charts_lib.Curve]:
   """Returns curves against a key of the cells: ours, then the paper's."""
   groups: dict[str, list[tables.Number]] = {}
   for number in numbers:
@@ -150,7 +154,7 @@ def _uploads(results: Results, paper: PaperNumbers) -> Charts:
     'uploads': _chart(
       'Test accuracy by uploads', [*ours, *theirs], 'uploads in total'
     ),
-    'search': plots.Chart(title, 'ν', y, search, y_max=100.0),
+    'search': charts_lib.Chart(title, 'ν', y, search, y_max=100.0),
   }
 
 
@@ -178,7 +182,7 @@ def _sensitivity(results: Results, paper: PaperNumbers) -> Charts:
     if key == 'n':
       curves.append(_curve('in round 50 of the paper', theirs))
     y = "SAFL's lead (points)"
-    charts[f'lead_by_{key}'] = plots.Chart(
+    charts[f'lead_by_{key}'] = charts_lib.Chart(
       f'Lead against {title}', x, y, curves, y_max=100.0, signed=True
     )
   return charts

@@ -1,12 +1,13 @@
 """Writes the report of an experiment: Markdown, a web page, figures and CSV."""
 
 import pathlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from safl_tf.experiments.paper import claims as claims_lib
 from safl_tf.experiments.paper import experiments, figures, plans, tables
 from safl_tf.experiments.paper import results as results_lib
+from safl_tf.reporting import charts as charts_lib
 from safl_tf.reporting import html as html_lib
 from safl_tf.reporting import plots
 from safl_tf.reporting import tables as tables_lib
@@ -37,7 +38,7 @@ _MARKDOWN: Mapping[str, Callable[[Any], str]] = {
   'list': lambda texts: '\n'.join(f'- {text}' for text in texts),
   'table': lambda lines: tables_lib.to_markdown(lines).rstrip(),
   'charts': lambda charts: '\n\n'.join(
-    f'![{chart.title}](figures/{name}.png)' for name, chart in charts.items()
+    f'![{chart.title}](figures/{name})' for name, chart in charts.items()
   ),
   'flags': lambda flags: (
     'All runs: ' + ' '.join(f'`--{name}={v}`' for name, v in flags.items())
@@ -56,12 +57,17 @@ _HTML: Mapping[str, Callable[[Any], str]] = {
 }
 
 
-def write(folder: pathlib.Path, results: results_lib.Results) -> str:
+def write(
+  folder: pathlib.Path,
+  results: results_lib.Results,
+  formats: Sequence[str] = ('png',),
+) -> str:
   """Writes all files of a report.
 
   Args:
     folder: folder of the experiment.
     results: its finished runs, at least one.
+    formats: of the figures.
 
   Returns:
     The tables and the numbers of verdicts, as Markdown.
@@ -76,7 +82,8 @@ def write(folder: pathlib.Path, results: results_lib.Results) -> str:
   charts = figures.figures(results, paper)
   for name, chart in charts.items():
     _write_csv(folder / 'figures' / f'{name}.csv', _points(chart))
-    plots.chart(chart, folder / 'figures' / f'{name}.png')
+    paths = plots.paths(folder / 'figures', name, formats)
+    charts_lib.chart(chart, paths)
   content = tables.tables(results, paper)
   if len(claims):
     content['Verdicts'] = _count(claims)
@@ -86,7 +93,7 @@ def write(folder: pathlib.Path, results: results_lib.Results) -> str:
     *_introduction(results, paper),
     *_body(content, claims),
     ('heading', 'Figures'),
-    ('charts', charts),
+    ('charts', {f'{name}.{formats[0]}': charts[name] for name in charts}),
     *_flags(results.plan),
   ]
   text = '\n\n'.join(_MARKDOWN[kind](content) for kind, content in blocks)
@@ -161,7 +168,7 @@ def _count(claims: 'pd.DataFrame') -> 'pd.DataFrame':
   return counts.reindex(columns=claims_lib.VERDICTS, fill_value=0).reset_index()
 
 
-def _points(chart: plots.Chart) -> 'pd.DataFrame':
+def _points(chart: charts_lib.Chart) -> 'pd.DataFrame':
   """Returns the points of all curves, one per row."""
   import pandas as pd
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from safl_tf.experiments.theory import bounds, testbed, trials
-from safl_tf.reporting import plots, tables
+from safl_tf.reporting import charts, plots, tables
 from safl_tf.util import atomic_io
 
 if TYPE_CHECKING:
   import pandas as pd
 
-_BLUE, _ORANGE, _GREEN = plots.COLORS[:3]
+_BLUE, _ORANGE, _GREEN = charts.COLORS[:3]
 _GREY = '#777777'
 _STATEMENTS = {
   '(16)': 'the main theorem',

@@ -6,14 +6,16 @@ import pytest
 
 from safl_tf.experiments.paper import experiments, figures, report
 from safl_tf.experiments.paper import results as results_lib
-from safl_tf.reporting import plots
+from safl_tf.reporting import charts
 from tests import browser
 from tests.experiments.paper import make_runs as made
 
 
 @pytest.fixture
 def no_pictures(monkeypatch):
-  monkeypatch.setattr(plots, 'chart', lambda chart, path: path.touch())
+  monkeypatch.setattr(
+    charts, 'chart', lambda chart, paths: [path.touch() for path in paths]
+  )
 
 
 def read(path):

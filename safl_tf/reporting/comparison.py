@@ -1,0 +1,142 @@
+"""Writes what compares finished runs: a table, charts and a page."""
+
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from safl_tf.reporting import charts as charts_lib
+from safl_tf.reporting import html, tables
+from safl_tf.reporting import plots as plots_lib
+from safl_tf.util import atomic_io
+
+_MAX_CURVES = 14  # settings that charts show; the best ones if there are more
+
+
+class Comparison(NamedTuple):
+  """Finished runs to compare.
+
+  Attributes:
+    runs: at least one; in the order of the table.
+    description: sentences for the reader.
+    at_rounds: rounds to report the metric at; quarters if None.
+    target: test accuracy to which rounds and megabytes are counted.
+    shared: names and values of the settings that all runs share.
+    formats: of the figures: 'png', 'pdf' or 'svg'.
+  """
+
+  runs: Sequence[tables.Run]
+  description: Sequence[str] = ()
+  at_rounds: Sequence[int] | None = None
+  target: float = 0.9
+  shared: Mapping[str, Any] | None = None
+  formats: Sequence[str] = ('png',)
+
+
+def write(
+  folder: str | os.PathLike[str], name: str, content: Comparison
+) -> str:
+  """Writes all files of a comparison and returns its table as Markdown.
+
+  Args:
+    folder: an existing folder, whose name is the title.
+    name: of the files `name`.html, .md, .tex and .csv, which has a row per
+      setting, beside runs.csv with a row per run and plots/.
+    content: the runs.
+  """
+  folder, runs = pathlib.Path(folder), content.runs
+  at_rounds = content.at_rounds
+  if at_rounds is None:
+    at_rounds = tables.quarters(max(run.history[-1]['round'] for run in runs))
+  rows = tables.run_rows(runs, at_rounds, content.target)
+  averaged = tables.setting_rows(rows)
+  lines, best = tables.table(averaged), tables.best_row(averaged)
+  left = list(averaged[0]).index('seeds')
+  table = tables.to_markdown(lines, left)
+  drawn = _drawn(averaged)
+  labels = list(dict.fromkeys(run.label for run in runs))
+  shown = {labels[i] for i in drawn}
+  charts = charts_lib.comparison([run for run in runs if run.label in shown])
+  heat = heat_map(averaged)
+  notes = tables.notes(runs)
+  if len(drawn) < len(averaged):
+    notes += f' Curves are those of the {len(drawn)} best settings.'
+  body = [
+    *map(html.paragraph, content.description),
+    html.table(lines, drawn, best if len(averaged) > 1 else None),
+    html.note(notes),
+    *([html.heat_map(heat)] if heat else []),
+    html.charts(html.line_chart(c, 'setting') for c in charts.values()),
+  ]
+  if content.shared:
+    body.append(html.settings('All settings', content.shared))
+  introduction = '\n\n'.join([f'# {folder.name}', *content.description])
+  for file, text in {
+    'runs.csv': tables.to_csv(rows),
+    f'{name}.csv': tables.to_csv(averaged),
+    f'{name}.md': f'{introduction}\n\n{table}\n{notes}\n',
+    f'{name}.tex': tables.to_latex(lines, left),
+    f'{name}.html': html.page(folder.name, body),
+  }.items():
+    atomic_io.write_text(folder / file, text)
+  plots = folder / 'plots'
+  plots.mkdir(exist_ok=True)
+  for file, chart in charts.items():
+    path = plots_lib.paths(plots, file, content.formats)
+    charts_lib.chart(chart, path)
+  if heat:
+    path = plots_lib.paths(plots, 'heat_map', content.formats)
+    charts_lib.heat_map(heat, path)
+  return table
+
+
+def _drawn(rows: Sequence[tables.Row]) -> list[int]:
+  """Returns the numbers of the settings that have curves, in their order."""
+  metric = tables.metric_of(rows[0])
+  column, sign = (
+    f'final_{metric.name}_mean',
+    1 if metric.higher_is_better else -1,
+  )
+
+  def rank(i: int) -> tuple[bool, float]:
+    value = rows[i][column]
+    return value is None, -sign * (value or 0.0)
+
+  return sorted(sorted(range(len(rows)), key=rank)[:_MAX_CURVES])
+
+
+def heat_map(rows: Sequence[tables.Row]) -> charts_lib.HeatMap | None:
+  """Returns the final metric by two parameters, if exactly two differ."""
+  names = list(rows[0])[: list(rows[0]).index('seeds')]
+  values = {
+    name: list(dict.fromkeys(row[name] for row in rows)) for name in names
+  }
+  varied = [name for name in names if len(values[name]) > 1]
+  if len(varied) != 2 or any(None in values[name] for name in varied):
+    return None
+  metric = tables.metric_of(rows[0])
+  y_name, x_name = varied
+  ys, xs = values[y_name], values[x_name]
+  means: list[list[float | None]] = [[None] * len(xs) for _ in ys]
+  texts = [[''] * len(xs) for _ in ys]
+  places = []
+  for row in rows:
+    i, j = ys.index(row[y_name]), xs.index(row[x_name])
+    mean, sd = (row[f'final_{metric.name}_{kind}'] for kind in ('mean', 'sd'))
+    digits = 1 if metric.percent else 4
+    means[i][j] = mean
+    texts[i][j] = tables.format_mean_sd(mean, sd, digits, metric.factor)
+    places.append((i, j))
+  best = tables.best_row(rows)
+  unit = ' (%)' if metric.percent else ''
+  return charts_lib.HeatMap(
+    f'Final {metric.title.lower()}{unit}',
+    x_name.replace('_', ' '),
+    y_name.replace('_', ' '),
+    [tables.format_value(x) for x in xs],
+    [tables.format_value(y) for y in ys],
+    means,
+    texts,
+    None if best is None else places[best],
+    metric.higher_is_better,
+  )

@@ -1,0 +1,96 @@
+"""The metrics of histories: how they are named, and which one comes first.
+
+A history is a run's rows of metrics, see `metrics_log`.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from safl_tf.training import metrics_log
+
+History = Sequence[metrics_log.Row]
+
+_FIXED = ('test_accuracy', 'test_top5_accuracy', 'test_loss')
+_CLIENT = re.compile(
+  r'client_(global|own|personalized)_(\w+)_'
+  r'(mean|weighted_mean|std|worst_decile|p5|p25|p50|p75|p95)'
+)
+
+
+class Metric(NamedTuple):
+  """A metric of the test data.
+
+  Attributes:
+    column: of metrics.csv.
+    name: in the columns of tables, such as final_accuracy.
+    percent: whether it is shown in percent.
+    higher_is_better: False for a loss.
+  """
+
+  column: str
+  name: str
+  percent: bool = False
+  higher_is_better: bool = True
+
+  @property
+  def title(self) -> str:
+    """The name to display, such as 'Test accuracy'."""
+    return title(self.column)
+
+  @property
+  def axis(self) -> str:
+    """The label of an axis."""
+    return self.title.lower() + (' (%)' if self.percent else '')
+
+  @property
+  def factor(self) -> float:
+    """From the values of the history to those that are shown."""
+    return 100.0 if self.percent else 1.0
+
+  def best(self, values: Iterable[float]) -> float | None:
+    """Returns the best of some values; None if there are none."""
+    return (max if self.higher_is_better else min)(values, default=None)
+
+
+ACCURACY = Metric('test_accuracy', 'accuracy', percent=True)
+LOSS = Metric('test_loss', 'loss', higher_is_better=False)
+
+
+def main(histories: Iterable[History]) -> Metric:
+  """Returns the accuracy if any history has it, else the loss."""
+  has = any(has_values(history, ACCURACY.column) for history in histories)
+  return ACCURACY if has else LOSS
+
+
+def has_values(history: History, column: str) -> bool:
+  """Returns whether any row has a value in a column."""
+  return any(row.get(column) is not None for row in history)
+
+
+def extra(histories: Iterable[History]) -> list[Metric]:
+  """Returns the metrics of the test data besides accuracy and loss."""
+  columns = {
+    name: None
+    for history in histories
+    for name in (history[0] if history else ())
+    if name.startswith('test_') and name not in _FIXED
+    if has_values(history, name)
+  }
+  return [Metric(name, name.removeprefix('test_')) for name in columns]
+
+
+def of_clients(history: History) -> dict[str, list[str]]:
+  """Returns metric -> models of the evaluations of the clients."""
+  found: dict[str, list[str]] = {}
+  for column in history[0] if history else ():
+    match = _CLIENT.fullmatch(column)
+    if match and match[3] == 'p50' and has_values(history, column):
+      found.setdefault(match[2], []).append(match[1])
+  return found
+
+
+def title(column: str) -> str:
+  """Returns the name of a column to display: 'Test top-5 accuracy'."""
+  words = column.replace('top5', 'top-5').replace('_', ' ')
+  return words[:1].upper() + words[1:]
