@@ -1,6 +1,5 @@
 """Builds the federated process that the flags of a run describe."""
 
-import contextlib
 import functools
 import json
 import os
@@ -14,8 +13,9 @@ from safl_tf import attacks
 from safl_tf.algorithms import registry
 from safl_tf.core import algorithm as algorithm_lib
 from safl_tf.core import client_config, flat_model, process
+from safl_tf.data import client_data
 from safl_tf.data import dataset as dataset_lib
-from safl_tf.models import lenet5, light_vgg
+from safl_tf.models import char_gru, lenet5, light_vgg, mlp
 from safl_tf.training import export_files
 from safl_tf.util import errors, validation
 
@@ -24,7 +24,15 @@ from .flags.run_config import RunConfig
 if TYPE_CHECKING:
   from safl_tf.core.executors.ray import config as ray_config
 
-_MODELS = {'lenet5': lenet5.lenet5, 'light_vgg': light_vgg.light_vgg}
+_MODELS = {
+  'lenet5': lenet5.lenet5,
+  'light_vgg': light_vgg.light_vgg,
+  'mlp': mlp.mlp,
+  'char_gru': char_gru.char_gru,
+}
+_FOR_IMAGES = ('lenet5', 'light_vgg')
+# Task of the data -> the loss, if neither the user nor the model says another.
+_LOSSES = {'regression': 'mse', 'multi_label': 'binary_crossentropy'}
 
 
 def build_process(
@@ -32,7 +40,8 @@ def build_process(
 ) -> process.FederatedProcess:
   """Builds the process of a run on its data set."""
   values = config.to_dict()
-  clients, _ = config.clients(dataset, config.seed)
+  clients, _ = split_clients(config, dataset)
+  model = _model(config, dataset)
   attack = None
   if config.attack != 'none':
     strength = config.attack_strength
@@ -41,7 +50,7 @@ def build_process(
     )
   try:
     return process.FederatedProcess(
-      _model(config, dataset),
+      model,
       clients,
       _algorithm(config),
       validation.call(client_config.LocalConfig, values),
@@ -54,11 +63,39 @@ def build_process(
       store_dir=config.path,
       attack=attack,
       from_logits=config.from_logits,
+      **_task(config, dataset, model),
     )
   except errors.InputError as error:
     if error.argument != 'model':
       raise
     raise errors.InputError('model', config.model, error.hint) from error
+
+
+def split_clients(
+  config: RunConfig, dataset: dataset_lib.Dataset
+) -> tuple[client_data.ClientData, client_data.ClientData | None]:
+  """Returns what clients train on, and what they are tested on, if anything."""
+  clients, _ = config.clients(dataset, config.seed)
+  if config.client_test_fraction is None:
+    return clients, None
+  fraction = config.client_test_fraction
+  try:
+    return clients.split(fraction, config.seed)
+  except errors.InputError as error:
+    raise errors.InputError(
+      'client_test_fraction', fraction, error.hint
+    ) from error
+
+
+def _task(
+  config: RunConfig, dataset: dataset_lib.Dataset, model: Any
+) -> dict[str, Any]:
+  """Returns the loss and the metrics; by default those for the data."""
+  options = config.task_options()
+  compiled = isinstance(model, keras.Model) and model.compiled
+  if options['loss'] is None and not compiled:
+    options['loss'] = _LOSSES.get(dataset.task)
+  return options
 
 
 def _executor(config: RunConfig) -> 'str | ray_config.RayConfig':
@@ -77,10 +114,13 @@ def _algorithm(config: RunConfig) -> algorithm_lib.Algorithm:
   )
 
 
-def load_model(path: str) -> keras.Layer:
+def load_model(path: str, compiled: bool = True) -> keras.Layer:
   """Loads a .keras file, or the serving signature of a SavedModel.
 
-  The path of a SavedModel may be a folder of numbered versions.
+  Args:
+    path: of the file or folder; that of a SavedModel may be a folder of
+      numbered versions.
+    compiled: whether to compile a .keras file as it was when it was saved.
   """
   try:
     if os.path.isdir(path):
@@ -92,11 +132,27 @@ def load_model(path: str) -> keras.Layer:
   except Exception as error:
     hint = f'cannot be loaded by Keras ({errors.reason(error)})'
     raise errors.InputError('model', path, hint) from error
-  with contextlib.suppress(Exception):  # a loss of the user's, or none at all
-    with zipfile.ZipFile(path) as archive:
-      config = json.loads(archive.read('config.json'))
-    model.compile(loss=keras.losses.get(config['compile_config']['loss']))
+  if compiled:
+    _compile(path, model)
   return model
+
+
+def _compile(path: str, model: keras.Model) -> None:
+  """Compiles a model with the loss and the metrics that it was saved with."""
+  with zipfile.ZipFile(path) as archive:
+    saved = json.loads(archive.read('config.json')).get('compile_config') or {}
+  try:
+    options = {
+      name: keras.saving.deserialize_keras_object(saved[name])
+      for name in ('loss', 'metrics', 'weighted_metrics', 'loss_weights')
+      if saved.get(name) is not None
+    }
+    if options:
+      model.compile(**options)
+  except Exception as error:
+    hint = 'was compiled with a loss or metric of its own that cannot be loaded'
+    hint = f'{hint} ({errors.reason(error)}); give --loss, or do not compile it'
+    raise errors.InputError('model', path, hint) from error
 
 
 def _model(
@@ -104,17 +160,20 @@ def _model(
 ) -> keras.Model | flat_model.ModelFn:
   name = config.model
   if name.endswith('.keras'):
-    return load_model(name)
-  if dataset.num_classes is None:
-    hint = f'is for classes; give a .keras file that predicts {dataset.task}'
-    raise errors.InputError('model', name, hint)
-  if len(dataset.input_shape) != 3:
+    return load_model(name, compiled=config.loss is None)
+  rank = 3 if name in _FOR_IMAGES else 1
+  tokens = dataset.task == 'tokens'
+  if len(dataset.input_shape) != rank or (name == 'char_gru') != tokens:
+    takes = {
+      'mlp': 'tables, [features]',
+      'char_gru': 'characters, [T], and predicts the next ones',
+    }.get(name, 'images, [height, width, channels]')
     raise errors.InputError(
       'model',
       name,
-      'takes images, [height, width, channels], but the rows of '
-      f'{dataset.name} are {list(dataset.input_shape)}; give a .keras file '
-      'that takes them, or --image_size=H,W if they are images',
+      f'takes {takes}, but the rows of {dataset.name} are '
+      f'{list(dataset.input_shape)}, for {dataset.task}; give another model or '
+      'a .keras file, or --image_size=H,W if rows are images',
     )
   if config.mixed_precision != 'none':
     policy = f'mixed_{config.mixed_precision}'
@@ -126,5 +185,5 @@ def _model(
     options['activation'] = validation.choice(
       'activation', config.activation, known
     )
-  shape, num_classes = dataset.input_shape, dataset.num_classes
-  return functools.partial(_MODELS[name], shape, num_classes, **options)
+  shape, num_outputs = dataset.input_shape, dataset.num_outputs
+  return functools.partial(_MODELS[name], shape, num_outputs, **options)

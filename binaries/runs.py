@@ -84,9 +84,10 @@ def check_data(
   configs: Iterable[RunConfig], dataset: 'dataset_lib.Dataset'
 ) -> None:
   """Refuses runs on other data, so that no table mixes data sets."""
+  from safl_tf.data import examples
   from safl_tf.training import identity
 
-  test_data = (dataset.x_test, dataset.y_test)
+  test_data = examples.Examples(*dataset.test_data)
   part = identity.of_inputs(dataset.x_train, test_data)
   for config in configs:
     config.directory().check_part(part)

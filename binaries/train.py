@@ -63,7 +63,7 @@ def train(
 
   process = factories.build_process(config, dataset)
   schedule = validation.call(loop.Schedule, config.to_dict())
-  test_data = (dataset.x_test, dataset.y_test)
+  _, test_clients = factories.split_clients(config, dataset)
   directory = config.directory()
   with (
     contextlib.closing(process),
@@ -73,9 +73,10 @@ def train(
       process,
       schedule,
       config.seed,
-      test_data,
+      dataset.test_data,
       directory,
       dataset.metadata,
+      test_clients,
       outputs.Outputs(
         config.export,
         config.client_table,

@@ -15,14 +15,14 @@ from safl_tf.util import choices
 _FORMS = {form.partition(':')[0]: form for form in choices.DATASET_FORMS}
 
 
-class Others(tuple[str, ...]):
+class Others(tuple[str | None, ...]):
   """All values except these."""
 
   def __contains__(self, value: object) -> bool:
     return not super().__contains__(value)
 
   def __str__(self) -> str:
-    return f'other than {", ".join(self)}'
+    return f'other than {", ".join(map(str, self))}'
 
 
 class When:
@@ -91,10 +91,11 @@ def _format(
   """Formats cases as '--a=x, y and --b=z or --a=v'."""
 
   def condition(flag: str, allowed: Collection[Any]) -> str:
+    if tuple(allowed) == (None,):
+      is_given = isinstance(allowed, Others)
+      return f'--{name(flag)}' if is_given else f'no --{name(flag)}'
     if isinstance(allowed, Others):
       return f'--{name(flag)} {allowed}'
-    if tuple(allowed) == (None,):
-      return f'no --{name(flag)}'
     return f'--{name(flag)}={", ".join(map(_text, allowed))}'
 
   return ' or '.join(

@@ -104,6 +104,14 @@ class Data(Group, topic='data'):
     fraction = None if has_test else options.test_fraction
     return dataclasses.replace(self, test_fraction=fraction, data_sha256=digest)
 
+  @property
+  def has_images(self) -> bool:
+    """Whether the inputs are images, as far as flags say it."""
+    if self.dataset in choices.BUNDLED_DATASETS:
+      return self.dataset == 'mnist_sample'
+    form, _ = spec.split(self.dataset)
+    return form != 'csv' or self.image_size is not None
+
   def options(self, class_names: Sequence[str] | None = None) -> spec.Options:
     """Returns the reading options; `class_names` name the labels, if known."""
     return spec.options(dataclasses.asdict(self), class_names)

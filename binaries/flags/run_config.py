@@ -72,6 +72,29 @@ class Figures(Group, topic='run'):
     return group.parse_list('figures', self.figures, str)
 
 
+_TESTED = When(client_test_fraction=Others([None]))
+
+
+@dataclasses.dataclass(frozen=True)
+class ClientTests(Group, topic='evaluation on clients'):
+  """Tests of models on examples of the clients' own."""
+
+  client_test_fraction: float | None = real(
+    None,
+    'Fraction of the examples of each client that it does not train on and '
+    'that models are tested on; no tests on clients if not given.',
+  )
+  eval_clients_every: int = integer(
+    5, 'Rounds between tests on clients.', _TESTED
+  )
+  personalize_steps: int = integer(
+    0,
+    'Local steps of the global model on the examples of a client before it is '
+    'tested there once more; 0 is without.',
+    _TESTED,
+  )
+
+
 @dataclasses.dataclass(frozen=True)
 class Hardware(Group, topic='hardware'):
   """The execution of clients on hardware; results do not depend on it."""
@@ -170,9 +193,11 @@ class RunConfig(
   training.Model,
   training.Algorithm,
   training.LocalTraining,
+  training.Objective,
   training.Aggregation,
   training.Attack,
   Run,
+  ClientTests,
   Figures,
   Hardware,
   Ray,
@@ -214,7 +239,7 @@ class RunConfig(
     config, dataset = self.without_unused(), self.dataset
     config = config.resolve_partition(dataset)
     config = config.resolve_selection(config.num_clients)
-    config = config.resolve_model(dataset)
+    config = config.resolve_model(dataset, config.has_images)
     name, rounds = config.experiment, config.rounds
     if name is None:
       name = f'{config.algorithm}_{spec.short_name(dataset)}'

@@ -6,12 +6,21 @@ import math
 import os
 import pathlib
 import zipfile
-from typing import Self
+from typing import Any, Self
 
 from safl_tf.util import choices, errors, validation
 
 from .conditions import Others, When
-from .group import Group, boolean, choice, integer, real, text
+from .group import (
+  Group,
+  boolean,
+  choice,
+  integer,
+  parse_list,
+  real,
+  text,
+  to_integer,
+)
 
 _SAFL = When(
   algorithm=('safl', 'extended_safl', 'ida_safl', 'astw_safl', 'scaffold_safl')
@@ -36,13 +45,14 @@ class Model(Group, topic='model'):
 
   model: str = text(
     'auto',
-    'lenet5, light_vgg or the path of a .keras file; auto is lenet5 for digits '
-    'and light_vgg for other data, as in the paper.',
+    'lenet5, light_vgg, mlp (for tables), char_gru (for next characters) or '
+    'the path of a .keras file; auto is lenet5 for digits and light_vgg for '
+    'other images, as in the paper, and mlp or char_gru for other data.',
   )
   activation: str | None = text(
     None,
     'Activation of the hidden layers of a built-in model; tanh in lenet5 and '
-    'relu in light_vgg if not given.',
+    'char_gru, relu in light_vgg and mlp if not given.',
     _BUILT_IN,
   )
   init: str = choice(
@@ -61,12 +71,14 @@ class Model(Group, topic='model'):
   )
   model_sha256: str | None = None
 
-  def resolve_model(self, dataset: str) -> Self:
+  def resolve_model(self, dataset: str, has_images: bool) -> Self:
     """Resolves `auto`; checks the path of a .keras file and adds its digest."""
     name = os.path.expanduser(self.model)
     if name == 'auto':
       digits = dataset in ('mnist_sample', 'mnist')
       name = 'lenet5' if digits else 'light_vgg'
+      if not has_images:
+        name = 'char_gru' if dataset == 'python_docs' else 'mlp'
     if not name.endswith('.keras'):
       validation.choice('model', name, ['auto', *choices.MODELS, 'FILE.keras'])
       return dataclasses.replace(self, model=name)
@@ -150,17 +162,66 @@ class LocalTraining(Group, topic='local training'):
     'Optimizer of the clients, reset every round.',
     _ANY_OPTIMIZER,
   )
-  loss: str = choice(
-    'categorical',
-    choices.LOSSES,
-    "[H] Categorical cross-entropy, or the paper's two-term cross-entropy.",
-  )
   loss_reduction: str = choice(
     'sum',
     choices.LOSS_REDUCTIONS,
     'Reduction of the losses of the examples in a batch.',
     _NOT_ONE_STEP,
   )
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective(Group, topic='loss and metrics'):
+  """What models learn and how they are scored."""
+
+  loss: str | None = text(
+    None,
+    "[H] categorical (cross-entropy), paper (the paper's two-term "
+    'cross-entropy) or a loss of Keras, such as mse or binary_crossentropy. '
+    'That of a compiled .keras file, else the one for the data, if not given.',
+  )
+  metrics: str | None = text(
+    None,
+    'Metrics of Keras to report on the test data, separated by commas, such as '
+    'mae,r2_score or AUC; those of a compiled .keras file if not given.',
+  )
+  score: str | None = text(
+    None,
+    '[h] Metric of Keras in [0, 1] that clients compare models by; the '
+    'accuracy, if there is one, if not given.',
+    _EXTENDED,
+  )
+  class_weight: str | None = text(
+    None,
+    'Weights of classes in training, as CLASS:WEIGHT separated by commas, such '
+    'as 0:1,1:5; 1 for classes that are not given.',
+  )
+
+  def task_options(self) -> dict[str, Any]:
+    """Returns the arguments of a process that say what models learn."""
+    names = self.metrics and parse_list('metrics', self.metrics, str)
+    weights = None
+    if self.class_weight is not None:
+      items = parse_list('class_weight', self.class_weight, _weight)
+      weights = dict(items)
+      if len(weights) < len(items):
+        hint = 'must name each class once'
+        raise errors.InputError('class_weight', self.class_weight, hint)
+    return {
+      'loss': self.loss,
+      'metrics': names,
+      'score': self.score,
+      'class_weight': weights,
+    }
+
+
+def _weight(item: str) -> tuple[int, float]:
+  label, _, weight = item.partition(':')
+  try:
+    return to_integer(label), float(weight)
+  except ValueError:
+    hint = 'must be CLASS:WEIGHT, separated by commas, such as 0:1,1:5'
+    raise errors.InputError('class_weight', item, hint) from None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -76,13 +76,13 @@ def identify(loss: Any) -> Kind:
       return Kind(loss.name, loss)
     if of not in _CROSSENTROPIES:
       return Kind(loss.name, loss)
-    said = bool(loss.get_config()['from_logits'])
-    return Kind(loss.name, loss, of, _CROSSENTROPIES[of], said)
+    from_logits = bool(loss.get_config()['from_logits'])
+    return Kind(loss.name, loss, of, _CROSSENTROPIES[of], from_logits)
   if not callable(loss) or inspect.isclass(loss):
     takes = 'a name, a function (y, outputs) -> losses, or a keras.losses.Loss'
     raise errors.InputError('loss', type(loss).__name__, f'must be {takes}')
   function: Any = loss
-  said: bool | None = None
+  said = None
   if isinstance(loss, functools.partial):
     function = loss.func
     said = bool(loss.keywords.get('from_logits', False))

@@ -214,7 +214,7 @@ class ClientData:
     """
     from safl_tf.core import seeds
 
-    validation.limited('test_fraction', test_fraction)
+    validation.limited('test_fraction', test_fraction, 'client_test_fraction')
     validation.limited('seed', seed)
     in_test = np.full(len(self.y), -1, np.int8)  # -1 is undecided
     for k in range(self.num_clients):

@@ -302,11 +302,10 @@ def run(
           directory.save(state, history)
         raise
       seconds = time.perf_counter() - start
-      scores, of_clients = evaluators(state)
+      scores, statistics = evaluators(state)
       _check_alive(process, metrics, scores)
-      history.append(
-        row_lib.create(metrics, scores, of_clients, history, seconds)
-      )
+      row = row_lib.create(metrics, scores, statistics, history, seconds)
+      history.append({**row, **{c: row.get(c) for c in evaluators.columns}})
       if directory is not None:
         directory.append(history[-1])
         last = schedule.done(state.t, history)
@@ -321,9 +320,11 @@ def run(
       finally:
         if stop and directory is not None:
           directory.save(state, history)
-    result = Result(
-      process.get_model(state), history, state, process, evaluators.latest
+    model, of_clients = (
+      process.get_model(state),
+      evaluators.client_scores(state),
     )
+    result = Result(model, history, state, process, of_clients)
     if directory is not None and metadata is not None and outputs is not None:
       failure = outputs_lib.write(outputs, directory, result, metadata)
       result = dataclasses.replace(result, failure=failure)
@@ -337,7 +338,6 @@ class _Evaluators:
   Attributes:
     test_data: checked, if there are any.
     columns: of metrics.csv, besides those that all runs have.
-    latest: the newest scores of clients, if there are any.
   """
 
   def __init__(
@@ -350,7 +350,7 @@ class _Evaluators:
   ):
     self._schedule = schedule
     self._test_clients = test_clients
-    self.latest: client_evaluation.ClientScores | None = None
+    self._latest: tuple[int, client_evaluation.ClientScores] | None = None
     self.test_data = None
     if test_data is not None:
       self.test_data = examples.read_test(test_data, process.clients)
@@ -379,10 +379,20 @@ class _Evaluators:
     scores, of_clients = None, {}
     if self._schedule.evaluates(state.t):
       scores = self._on_test(state)
-    if self._on_clients and self._schedule.evaluates_clients(state.t):
-      self.latest = self._on_clients(state)
-      of_clients = self.latest.columns()
+    if self._schedule.evaluates_clients(state.t):
+      found = self.client_scores(state)
+      of_clients = {} if found is None else found.columns()
     return scores, of_clients
+
+  def client_scores(
+    self, state: process_lib.FederatedState
+  ) -> client_evaluation.ClientScores | None:
+    """Returns the scores of clients; None without test examples of theirs."""
+    if self._on_clients is None or state.z_bar is None:
+      return None
+    if self._latest is None or self._latest[0] != state.t:
+      self._latest = state.t, self._on_clients(state)
+    return self._latest[1]
 
   def identity(self) -> dict[str, Any]:
     """Returns what the evaluations of a run depend on besides test data."""

@@ -22,7 +22,8 @@ class Outputs:
 
   Attributes:
     export: formats of export/: 'both', 'savedmodel', 'keras' or 'none'.
-    client_table: whether to write clients.csv.
+    client_table: whether to write clients.csv also if clients have no test
+      examples of their own.
     title: of the plots; the algorithm and the number of clients by default.
     figure_formats: of the plots: 'png', 'pdf' or 'svg'.
   """
@@ -68,7 +69,7 @@ def _report(
 ) -> None:
   """Writes the plots and the table of clients."""
   process = result.process
-  if outputs.client_table:
+  if outputs.client_table or result.client_scores is not None:
     table = client_evaluation.client_table(
       process, result.state, result.client_scores
     )

@@ -102,7 +102,8 @@ def _summary(row: Row) -> dict[str, str]:
   name = loss.removeprefix('test_').replace('_', ' ')
   summary[name] = format(row[loss], '.3f')
   for column, value in row.items():
-    if column.startswith('test_') and column not in fixed:
+    own = column.startswith('test_') and column not in fixed
+    if own and value is not None:
       summary[column.removeprefix('test_')] = format(value, '.3g')
   summary['p'] = format(row['p'], '.3f')
   summary['uploads'] = f'{row["uploaded"]}/{row["selected"]}'

@@ -71,7 +71,7 @@ LOSSES = ('categorical', 'paper')
 LOSS_REDUCTIONS = ('sum', 'mean')
 MIXED_PRECISIONS = ('none', 'bfloat16', 'float16')
 MIX_GRANULARITIES = ('element', 'model')
-MODELS = ('lenet5', 'light_vgg')
+MODELS = ('lenet5', 'light_vgg', 'mlp', 'char_gru')
 OPTIMIZER_CLOCKS = ('participation', 'run')
 OPTIMIZERS = (
   'sgd',
