@@ -13,7 +13,6 @@ import dataclasses
 import functools
 import os
 import pathlib
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from absl import flags as absl_flags
@@ -68,8 +67,11 @@ def main(flags: absl_flags.FlagValues) -> None:
   hardware.start_tensorflow()
   from safl_tf.training import evaluation
 
-  model, class_names, from_logits = _load(path, flags.from_logits)
-  dataset = data.load(class_names)
+  model, metadata, from_logits = _load(path, flags.from_logits)
+  dataset = data.load(metadata)
+  if dataset.num_classes is None:
+    hint = f'must have classes, but its task is {dataset.task}'
+    raise errors.InputError('dataset', data.dataset, hint)
   outputs = _predict(path, model, dataset)
   scores = evaluation.score(outputs, dataset.y_test, loss, from_logits)
   print(f'model    {path}')
@@ -132,7 +134,7 @@ def _data(flags: absl_flags.FlagValues, trained: dict[str, Any]) -> Data:
 
 def _load(
   path: str, from_logits: bool | None
-) -> tuple['keras.Layer', Sequence[str] | None, bool]:
+) -> tuple['keras.Layer', dict[str, Any] | None, bool]:
   """Loads the model of a run, a SavedModel or a .keras file.
 
   Args:
@@ -140,7 +142,7 @@ def _load(
     from_logits: the flag.
 
   Returns:
-    The model, its class names and whether its outputs are logits.
+    The model, its metadata if known, and whether its outputs are logits.
   """
   from safl_tf.core import losses
   from safl_tf.training import run_directory
@@ -151,8 +153,8 @@ def _load(
   if run_directory.is_run(folder):
     run = run_directory.load(folder, 'model')
     _check_known(from_logits, run.from_logits)
-    return run.model, run.metadata['class_names'], run.from_logits
-  model, class_names = factories.load_model(path), _class_names(folder)
+    return run.model, run.metadata, run.from_logits
+  model, metadata = factories.load_model(path), _metadata(folder)
   if not folder.is_dir():
     compiled = losses.compiled_from_logits(model)
     try:
@@ -161,14 +163,14 @@ def _load(
       if error.argument != 'model':
         raise
       raise errors.InputError('model', path, error.hint) from error
-    return model, class_names, known
-  if class_names is not None:  # of an export, which gives probabilities
+    return model, metadata, known
+  if metadata is not None:  # of an export, which gives probabilities
     _check_known(from_logits, False)
-    return model, class_names, False
+    return model, metadata, False
   if from_logits is None:
     hint = 'does not say whether outputs are logits; give --[no]from_logits'
     raise errors.InputError('model', path, hint)
-  return model, class_names, from_logits
+  return model, metadata, from_logits
 
 
 def _check_known(given: bool | None, known: bool) -> None:
@@ -178,13 +180,13 @@ def _check_known(given: bool | None, known: bool) -> None:
     raise errors.InputError('from_logits', given, hint)
 
 
-def _class_names(path: pathlib.Path) -> list[str] | None:
-  """Returns the class names that safl-export wrote beside a model, if any."""
+def _metadata(path: pathlib.Path) -> dict[str, Any] | None:
+  """Returns the metadata that safl-export wrote beside a model, if any."""
   from safl_tf.training import export_files
 
   metadata = export_files.read(path.resolve().parent)
   is_listed = path.resolve().name in metadata['files']
-  return metadata.get('class_names') if is_listed else None
+  return metadata if is_listed and 'class_names' in metadata else None
 
 
 def _predict(

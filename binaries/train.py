@@ -57,7 +57,7 @@ def train(
 
   process = factories.build_process(config, dataset)
   schedule = validation.call(loop.Schedule, config.to_dict())
-  test_data = (dataset.x_test, dataset.y_test)
+  test_data = dataset.test_data
   directory = config.directory()
   with (
     contextlib.closing(process),
