@@ -5,8 +5,8 @@
   safl-evaluate --model=my_model.keras --dataset=mnist --data_dir=DIR
   safl-evaluate --model=runs/safl_a --dataset=csv:b.csv --test_fraction=1
 
-Prints loss, top-1 and top-5 accuracy and the accuracy per class. Data flags
-that are not given are those of the run, if the model is a run.
+Prints the loss and, for classes, top-1 and top-5 accuracy and the accuracy per
+class. Data flags that are not given are those of the run, if the model is a run.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags as absl_flags
 
 from safl_tf.data.files import spec
-from safl_tf.util import choices, errors, hardware
+from safl_tf.util import errors, hardware
 
 from . import program
 from .flags import group, training
@@ -27,9 +27,12 @@ from .flags.data import Data
 
 if TYPE_CHECKING:
   import keras
-  import numpy as np
 
+  from safl_tf.core import task as task_lib
   from safl_tf.data import dataset as dataset_lib
+  from safl_tf.training import scores as scores_lib
+
+_BATCH = 500
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,10 +42,15 @@ class _Model(group.Group, topic='model'):
     'Folder of a run, folder of a SavedModel or of its numbered versions, or '
     '.keras file; required.',
   )
-  loss: str | None = group.choice(
+  loss: str | None = group.text(
     None,
-    choices.LOSSES,
-    '[H] Loss to report; that of the run, else categorical, if not given.',
+    '[H] Loss to report: categorical, paper or one of Keras; that of the run '
+    'or of a compiled .keras file, else the one for the data, if not given.',
+  )
+  metrics: str | None = group.text(
+    None,
+    'Metrics of Keras to report, separated by commas; those of the run or of a '
+    'compiled .keras file if not given.',
   )
   trust: bool = group.boolean(
     False,
@@ -66,23 +74,39 @@ def main(flags: absl_flags.FlagValues) -> None:
   trained = (hparams_lib.read(path, 'model') or {}).get('flags') or {}
   data = _data(flags, trained)
   _check_trust(pathlib.Path(path), flags.trust)
-  loss = flags.loss or trained.get('loss', 'categorical')
   hardware.start_tensorflow()
-  from safl_tf.training import evaluation
-
-  model, class_names, from_logits = _load(path, flags.from_logits)
-  dataset = data.load(class_names)
-  outputs = _predict(path, model, dataset)
-  scores = evaluation.score(outputs, dataset.y_test, loss, from_logits)
+  model, metadata, options = _load(path, flags.from_logits)
+  if flags.loss is not None:
+    options = options._replace(loss=flags.loss)
+  if flags.metrics is not None:
+    names = group.parse_list('metrics', flags.metrics, str)
+    options = options._replace(metrics=names)
+  dataset = data.load(metadata)
+  scores = _score(path, model, options, dataset)
   print(f'model    {path}')
   print(f'data     {dataset.name}, {len(dataset.y_test)} test examples')
-  print(f'loss     {scores.loss:.6f}')
-  print(f'top-1    {scores.accuracy:.2%}')
-  print(f'top-5    {scores.top5_accuracy:.2%}')
-  width = max(len('class'), *map(len, dataset.class_names))
+  _print_scores(scores, dataset.class_names)
+
+
+def _print_scores(
+  scores: 'scores_lib.Scores', class_names: Sequence[str]
+) -> None:
+  """Prints the numbers that there are."""
+  rows = {'loss': f'{scores.loss:.6f}'}
+  if scores.accuracy is not None:
+    rows['top-1'] = f'{scores.accuracy:.2%}'
+  if scores.top5_accuracy is not None:
+    rows['top-5'] = f'{scores.top5_accuracy:.2%}'
+  rows |= {name: f'{value:.6g}' for name, value in scores.metrics.items()}
+  width = max(7, *map(len, rows))
+  for name, value in rows.items():
+    print(f'{name:<{width}}  {value}')
+  if scores.class_accuracy is None or scores.class_counts is None:
+    return
+  width = max(len('class'), *map(len, class_names))
   print(f'\n{"class":<{width}}  examples  accuracy')
   for name, count, accuracy in zip(
-    dataset.class_names,
+    class_names,
     scores.class_counts,
     scores.class_accuracy,
     strict=False,  # a model may have more outputs than classes
@@ -135,7 +159,7 @@ def _data(flags: absl_flags.FlagValues, trained: dict[str, Any]) -> Data:
 
 def _load(
   path: str, from_logits: bool | None
-) -> tuple['keras.Layer', Sequence[str] | None, bool]:
+) -> tuple['keras.Layer', dict[str, Any] | None, 'task_lib.Options']:
   """Loads the model of a run, a SavedModel or a .keras file.
 
   Args:
@@ -143,9 +167,9 @@ def _load(
     from_logits: the flag.
 
   Returns:
-    The model, its class names and whether its outputs are logits.
+    The model, its metadata if known, and what is known of its loss.
   """
-  from safl_tf.core import losses
+  from safl_tf.core import task as task_lib
   from safl_tf.training import run_directory
 
   from . import factories
@@ -153,41 +177,35 @@ def _load(
   folder = pathlib.Path(path)
   if run_directory.is_run(folder):
     run = run_directory.load(folder, 'model')
-    _check_known(from_logits, run.from_logits)
-    return run.model, run.metadata['class_names'], run.from_logits
-  class_names, known = _exported(folder)
+    options = task_lib.from_json(run.task)
+    _check_known(from_logits, options.from_logits)
+    return run.model, run.metadata, options
+  metadata, known = _exported(folder)
   model = factories.load_model(path)
-  if not folder.is_dir():
-    given = known if from_logits is None else from_logits
-    compiled = losses.compiled_from_logits(model)
-    try:
-      known = losses.are_logits(model, given, compiled)
-    except errors.InputError as error:
-      if error.argument != 'model':
-        raise
-      raise errors.InputError('model', path, error.hint) from error
-    return model, class_names, known
-  if known is not None:
-    _check_known(from_logits, known)
-    return model, class_names, known
-  if from_logits is None:
-    hint = 'does not say whether outputs are logits; give --[no]from_logits'
-    raise errors.InputError('model', path, hint)
-  return model, class_names, from_logits
+  if folder.is_dir():
+    if known is not None:
+      _check_known(from_logits, known)
+    elif from_logits is None and metadata is None:
+      hint = 'does not say whether outputs are logits; give --[no]from_logits'
+      raise errors.InputError('model', path, hint)
+  given = known if from_logits is None else from_logits
+  return model, metadata, task_lib.Options(from_logits=given)
 
 
-def _check_known(given: bool | None, known: bool) -> None:
+def _check_known(given: bool | None, known: bool | None) -> None:
   """Refuses a flag that contradicts what is known of the model."""
   if given is not None and given != known:
     hint = f'is {known} for this model; leave it out'
     raise errors.InputError('from_logits', given, hint)
 
 
-def _exported(path: pathlib.Path) -> tuple[list[str] | None, bool | None]:
+def _exported(
+  path: pathlib.Path,
+) -> tuple[dict[str, Any] | None, bool | None]:
   """Reads the export.json of a model, if it lists the model.
 
   Returns:
-    The class names, and whether outputs are logits; None if not known.
+    The metadata, and whether outputs are logits; None if not known.
   """
   from safl_tf.training import export_files
 
@@ -196,36 +214,67 @@ def _exported(path: pathlib.Path) -> tuple[list[str] | None, bool | None]:
   if path.name not in info['files']:
     return None, None
   known = {'logits': True, 'probabilities': False}
-  return info.get('class_names'), known.get(info['outputs'].get(path.name))
+  metadata = info if 'class_names' in info else None
+  return metadata, known.get(info['outputs'].get(path.name))
 
 
-def _predict(
-  path: str, model: 'keras.Layer', dataset: 'dataset_lib.Dataset'
-) -> 'np.ndarray':
-  """Returns the outputs [N, C] for the test examples."""
-  import numpy as np
+def _score(
+  path: str,
+  model: 'keras.Layer',
+  options: 'task_lib.Options',
+  dataset: 'dataset_lib.Dataset',
+) -> 'scores_lib.Scores':
+  """Scores a model on the test examples."""
+  import keras
+
+  from safl_tf.core import task as task_lib
+  from safl_tf.training import keras_metrics
+  from safl_tf.training import scores as scores_lib
+
+  from . import factories
+
+  first, *_ = _predict(path, model, dataset.x_test[:2])
+  is_model = isinstance(model, keras.Model)
+  compiled = task_lib.of_compiled(model) if is_model else task_lib.Options()
+  if options.loss is None and compiled.loss is None:
+    options = options._replace(loss=factories.LOSSES.get(dataset.task))
+  y, num_classes = dataset.y_test, dataset.num_classes
+  try:
+    task = task_lib.resolve(options, compiled, model, first, y, num_classes)
+  except errors.InputError as error:
+    if error.argument != 'model':
+      raise
+    raise errors.InputError('model', path, error.hint) from error
+  metrics = keras_metrics.of_task(task)
+  keras_metrics.check(metrics, y[:2], first.numpy())
+  scorer = scores_lib.Scorer(task, metrics)
+  for i in range(0, len(y), _BATCH):
+    part = slice(i, i + _BATCH)
+    outputs = _predict(path, model, dataset.x_test[part])
+    mask = task_lib.keras_mask(outputs)
+    weights = None if dataset.w_test is None else dataset.w_test[part]
+    scorer.update(outputs.numpy(), y[part], mask, weights)
+  return scorer.result()
+
+
+def _predict(path: str, model: 'keras.Layer', x: Any) -> Any:
+  """Returns the outputs for some examples, with their mask if they have one."""
   import tensorflow as tf
 
-  x, batches = dataset.x_test, []
+  from safl_tf.core import task as task_lib
+
   try:
-    for i in range(0, len(x), 500):
-      outputs = model(tf.constant(x[i : i + 500]))
-      if isinstance(outputs, dict):  # of a SavedModel
-        [outputs] = outputs.values()
-      batches.append(np.asarray(outputs, np.float32))
+    outputs = model(tf.constant(x))
+    if isinstance(outputs, dict):  # of a SavedModel
+      [outputs] = outputs.values()
+    mask = task_lib.keras_mask(outputs)
+    outputs = tf.cast(outputs, tf.float32)
+    outputs._keras_mask = mask
+    return outputs
   except Exception as error:
     reason = errors.reason(error)
     hint = f'does not take inputs of shape {x.shape[1:]} ({reason})'
     raise errors.InputError('model', path, hint) from error
-  result = np.concatenate(batches)
-  if result.ndim != 2 or result.shape[1] < dataset.num_classes:
-    raise errors.InputError(
-      'model',
-      path,
-      f'has outputs of shape {result.shape[1:]}, but {dataset.name} has '
-      f'{dataset.num_classes} classes',
-    )
-  return result
 
 
 def define(flags: absl_flags.FlagValues) -> None:

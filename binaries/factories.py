@@ -32,7 +32,7 @@ _MODELS = {
 }
 _FOR_IMAGES = ('lenet5', 'light_vgg')
 # Task of the data -> the loss, if neither the user nor the model says another.
-_LOSSES = {'regression': 'mse', 'multi_label': 'binary_crossentropy'}
+LOSSES = {'regression': 'mse', 'multi_label': 'binary_crossentropy'}
 
 
 def build_process(
@@ -94,7 +94,7 @@ def _task(
   options = config.task_options()
   compiled = isinstance(model, keras.Model) and model.compiled
   if options['loss'] is None and not compiled:
-    options['loss'] = _LOSSES.get(dataset.task)
+    options['loss'] = LOSSES.get(dataset.task)
   return options
 
 

@@ -40,6 +40,8 @@ def main(flags: absl_flags.FlagValues) -> None:
 
   data, config = Data.get(flags), Partition.get(flags)
   data = dataclasses.replace(data, dataset=spec.check(data.dataset))
+  name = config.partition or data.default_partition
+  config = dataclasses.replace(config, partition=name)
   data.check_effects(flags)
   config.check_effects(flags)
   data = data.resolve_data()

@@ -1,8 +1,8 @@
 """Flags of the data set."""
 
 import dataclasses
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Self
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Self
 
 from safl_tf.data.files import spec
 from safl_tf.util import choices, console, errors, validation
@@ -34,8 +34,8 @@ class Data(Group, topic='data'):
     'bundled), python_docs (next characters, bundled), '
     'tfds:NAME for another image classification data set of TFDS, or a data '
     'file: npz:FILE (arrays x and y; optionally x_test, y_test, client), '
-    'csv:FILE (a label and numbers per line) or folder:FOLDER (a folder of '
-    'images per class, optionally in train/ and test/).',
+    'csv:FILE (a label, numbers and categories per line) or folder:FOLDER (a '
+    'folder of images per class, optionally in train/ and test/).',
   )
   data_dir: str | None = folder(
     'Folder of TFDS; TFDS_DATA_DIR or ~/tensorflow_datasets if not given.',
@@ -62,6 +62,25 @@ class Data(Group, topic='data'):
     None,
     'Column of client names; client, if present, if not given.',
     _form('client_column'),
+  )
+  weight_column: str | None = text(
+    None,
+    'Column of the weights of examples; all are equal if not given.',
+    _form('weight_column'),
+  )
+  categorical: str | None = text(
+    None,
+    'Columns of categories, comma-separated, besides those in which every cell '
+    'starts with a letter. Each category becomes a feature of 0 or 1.',
+    _form('categorical'),
+  )
+  task: str | None = choice(
+    None,
+    choices.TASKS,
+    'What the labels are: classes (the default), several labels of 0 or 1 per '
+    'example, or numbers to predict. The last two take several label columns, '
+    'as --label_column=a,b.',
+    _form('task'),
   )
   image_size: str | None = text(
     None,
@@ -105,6 +124,13 @@ class Data(Group, topic='data'):
     return dataclasses.replace(self, test_fraction=fraction, data_sha256=digest)
 
   @property
+  def default_partition(self) -> str:
+    """The partition for the kind of data."""
+    if self.dataset in choices.BUNDLED_DATASETS:
+      return 'labels' if self.dataset == 'mnist_sample' else 'client'
+    return 'labels' if self.task in (None, 'classification') else 'iid'
+
+  @property
   def has_images(self) -> bool:
     """Whether the inputs are images, as far as flags say it."""
     if self.dataset in choices.BUNDLED_DATASETS:
@@ -112,17 +138,15 @@ class Data(Group, topic='data'):
     form, _ = spec.split(self.dataset)
     return form != 'csv' or self.image_size is not None
 
-  def options(self, class_names: Sequence[str] | None = None) -> spec.Options:
-    """Returns the reading options; `class_names` name the labels, if known."""
-    return spec.options(dataclasses.asdict(self), class_names)
+  def options(self, metadata: Mapping[str, Any] | None = None) -> spec.Options:
+    """Returns the reading options; `metadata` is that of a trained model."""
+    return spec.options(dataclasses.asdict(self), metadata)
 
   def load(
-    self, class_names: Sequence[str] | None = None
+    self, metadata: Mapping[str, Any] | None = None
   ) -> 'dataset_lib.Dataset':
     """Loads the data set; see `options`."""
     from safl_tf.data import registry
 
     with console.only_errors():
-      return registry.load(
-        self.dataset, self.data_dir, self.options(class_names)
-      )
+      return registry.load(self.dataset, self.data_dir, self.options(metadata))

@@ -35,12 +35,13 @@ class Partition(Group, topic='partition'):
   """The partition of the training examples into clients."""
 
   partition: str = text(
-    'labels',
+    None,
     "labels (few labels per client, the paper's), iid, dirichlet (label "
     'proportions drawn per client), shards (pieces of the data sorted by '
     'label), quantity (iid with unequal sizes), client (by the source of each '
     'example), biased (some clients with a single label) or manifest:FILE '
-    '(written by safl-partition).',
+    '(written by safl-partition). If not given: labels for classes, client for '
+    'other bundled data, else iid.',
   )
   num_clients: int | None = integer(
     None,

@@ -230,7 +230,9 @@ class RunConfig(
   def read(cls, flags: absl_flags.FlagValues, **values: Any) -> Self:
     """Returns the values of flags as they are, with the data set's name."""
     config = super().get(flags, **values)
-    return dataclasses.replace(config, dataset=spec.check(config.dataset))
+    config = dataclasses.replace(config, dataset=spec.check(config.dataset))
+    name = config.partition or config.default_partition
+    return dataclasses.replace(config, partition=name)
 
   def resolve(self) -> Self:
     """Fills in all defaults, also for flags that have no effect."""

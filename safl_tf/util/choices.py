@@ -37,11 +37,12 @@ BUNDLED_DATASETS = (
   'python_docs',
 )
 DATASETS = (
-  *BUNDLED_DATASETS,
+  'mnist_sample',
   'mnist',
   'fashion_mnist',
   'cifar10',
   'speech_commands',
+  *BUNDLED_DATASETS[1:],
 )
 DATASET_FORMS = ('tfds:NAME', 'npz:FILE', 'csv:FILE', 'folder:FOLDER')
 TFDS_DATASETS = ('mnist', 'fashion_mnist', 'cifar10')
@@ -92,5 +93,5 @@ PARTITIONS = (
   'biased',
 )
 SERVER_OPTIMIZERS = ('adagrad', 'adam', 'momentum', 'sgd', 'yogi')
-TASKS = ('classification', 'regression', 'multi_label')
+TASKS = ('classification', 'multi_label', 'regression')
 SPEECH_WORDS = ('all', 'commands')

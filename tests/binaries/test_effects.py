@@ -41,6 +41,8 @@ TEXTS = {
   'speech_dir': '.',
   'label_column': 'b',
   'client_column': 'b',
+  'weight_column': 'b',
+  'categorical': 'b',
   'image_size': '1,2',
   'partition': 'iid',
   'model': 'light_vgg',

@@ -246,8 +246,8 @@ def test_bad_input_without_tensorflow(tmp_path):
   'arguments, message',
   [
     (
-      '--dataset=csv:flowers.csv --label_column=kind',
-      '--dataset=csv:flowers.csv: ',
+      '--dataset=csv:flowers.csv --label_column=kind --weight_column=a',
+      '--dataset=csv:flowers.csv: line ',
     ),
     (
       '--dataset=csv:flowers.csv --label_column=kind --client_column=who',

@@ -8,9 +8,10 @@ Columns without a header are called 1, 2, ...
 The label column is the requested one, or the one called label, y or target (in
 any case), or the last one that is not the client column. The client column is
 the requested one, or the one called client. All other columns are features:
-finite decimal numbers such as -1.5e3. Labels are whole numbers or names, see
-`tabular`; client ids are names. Spaces and tabs around a cell are not part of
-it. Blank lines are skipped.
+finite decimal numbers such as -1.5e3, or categories, see `columns`. Labels are
+whole numbers or names, see `tabular`; client ids are names. For other tasks
+there may be several label columns, of numbers. Spaces and tabs around a cell
+are not part of it. Blank lines are skipped.
 """
 
 import collections
@@ -20,49 +21,52 @@ import itertools
 import os
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from safl_tf.data.files import spec, tabular
+from safl_tf.data.files import columns, spec, tabular
 from safl_tf.util import bounded_io
 
 _BLOCK = 1 << 21  # cells that are read at once
-_FLOAT32_LIMIT = (2 - 2.0**-24) * 2.0**127  # rounds to infinity
 _MAX_LINE = 1 << 24  # bytes
 _MEMORY = 2  # bytes of memory for a byte of the file
-_NUMBER = re.compile(r'[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?', re.ASCII)
 _BLANKS = ' \t\r\n'
 _DELIMITERS = {',': 'commas', ';': 'semicolons', '\t': 'tabs'}
-_LABELS = ('label', 'y', 'target')
-_CLIENTS = ('client',)
 _HEADER_WORDS = ('label', 'target', 'client')  # y may be the name of a class
 
 
 class Layout(NamedTuple):
-  """The columns of a file.
+  """The columns of a file, by their indices.
 
   Attributes:
     names: the name of each column.
-    label: the index of the label column.
-    client: the index of the client column, if any.
+    labels: the label column, or several.
+    client: the client column, if any.
+    weight: the column of weights, if any.
+    categories: the columns of categories.
+    found: those of them that nobody asked for.
     delimiter: between columns.
     line: the number of the first line that is not blank.
     skipped: the number of lines up to the header; 0 without one.
   """
 
   names: list[str]
-  label: int
+  labels: list[int]
   client: int | None
+  weight: int | None
+  categories: list[int]
+  found: list[int]
   delimiter: str
   line: int
   skipped: int
 
   @property
   def text(self) -> list[int]:
-    """The indices of the columns of text."""
-    return [i for i in (self.label, self.client) if i is not None]
+    """The columns that are not numeric features."""
+    others = [i for i in (self.client, self.weight) if i is not None]
+    return [*self.labels, *others, *self.categories]
 
 
 def read_layout(path: str, options: spec.Options) -> Layout:
@@ -80,7 +84,7 @@ def read_layout(path: str, options: spec.Options) -> Layout:
     raise tabular.DataError(f'line {line}: {error}') from error
   names = [cell.strip(_BLANKS) for cell in cells]
   numbers = {name for name in names if tabular.looks_like_number(name)}
-  requested = {options.label_column, options.client_column} - numbers
+  requested = {*columns.requested(options), options.label_column} - numbers
   has_header = not numbers or any(
     name in requested or name.lower() in _HEADER_WORDS for name in names
   )
@@ -92,57 +96,71 @@ def read_layout(path: str, options: spec.Options) -> Layout:
   name, count = collections.Counter(names).most_common(1)[0]
   if count > 1:
     raise tabular.DataError(f'line {line}: column {name} appears twice')
-  label = _find(names, 'label_column', options.label_column, _LABELS)
-  client = _find(names, 'client_column', options.client_column, _CLIENTS)
-  if label is None:
-    label = len(names) - (2 if client == len(names) - 1 else 1)
-  if label == client or not set(range(len(names))) - {label, client}:
+  client = columns.find(names, 'client_column', options.client_column, 'client')
+  labels = columns.find_labels(names, options, client)
+  weight = columns.find(names, 'weight_column', options.weight_column)
+  categories = columns.find_categories(names, options)
+  skipped = line if has_header else 0
+  layout = Layout(
+    names, labels, client, weight, categories, [], delimiter, line, skipped
+  )
+  used = layout.text
+  if len(set(used)) < len(used) or not set(range(len(names))) - {
+    *labels,
+    client,
+    weight,
+  }:
     raise tabular.DataError(
       f'line {line}: columns {tabular.preview(names)}; must be a label and at '
-      'least one feature, separated by commas, semicolons or tabs'
+      'least one feature, separated by commas, semicolons or tabs, each for '
+      'one purpose'
     )
-  skipped = line if has_header else 0
-  return Layout(names, label, client, delimiter, line, skipped)
+  if options.categories is not None:
+    return layout
+  _, first_row = next(_rows(path, layout), (0, []))
+  found = [
+    i
+    for i, cell in enumerate(first_row[: len(names)])
+    if i not in used and columns.is_word(cell.strip(_BLANKS))
+  ]
+  return layout._replace(categories=sorted(categories + found), found=found)
 
 
 def read(path: str, options: spec.Options) -> tabular.Table:
   """Reads the file; x is [N, features], uint8 if it fits, else float32."""
   layout = read_layout(path, options)
   try:
-    x, columns = _read_plain(path, layout)
+    x, cells = _read_plain(path, layout)
   except ValueError:
-    x, columns = _read_any(path, layout)
+    x, cells = _read_any(path, layout)
 
-  def place(row: int) -> str:
-    line, _ = next(itertools.islice(_rows(path, layout), row, None))
-    return f'line {line}, column {layout.names[layout.label]}'
+  def column(i: int) -> columns.Column:
+    def place(row: int) -> str:
+      line, _ = next(itertools.islice(_rows(path, layout), row, None))
+      return f'line {line}, column {layout.names[i]}'
 
-  client = layout.client
-  ids = None if client is None else np.array(columns[client])
-  return tabular.Table(x, columns[layout.label], place, ids)
+    return columns.Column(layout.names[i], cells[i], place)
 
-
-def _find(
-  names: list[str], flag: str, requested: str | None, usual: Sequence[str]
-) -> int | None:
-  """Returns the index of the requested column, or of one with a usual name."""
-  if requested is None:
-    for name in usual:
-      matches = [i for i, other in enumerate(names) if other.lower() == name]
-      if len(matches) > 1:
-        raise tabular.DataError(
-          f'has columns {names[matches[0]]} and {names[matches[1]]}; '
-          f'choose one with --{flag}'
-        )
-      if matches:
-        return matches[0]
-    return None
-  if requested not in names:
-    raise tabular.DataError(
-      f'has no column {requested} (--{flag}); its columns are '
-      f'{tabular.preview(names)}'
+  categories = {}
+  for i in layout.categories:
+    name, known = layout.names[i], options.categories
+    features, categories[name] = columns.one_hot(
+      column(i), i in layout.found, None if known is None else known[name]
     )
-  return names.index(requested)
+    x = np.concatenate([x, features], axis=1)
+  labels = [column(i) for i in layout.labels]
+  return tabular.Table(
+    x,
+    labels[0].cells,
+    labels[0].place,
+    None if layout.client is None else np.array(cells[layout.client]),
+    targets=columns.targets(labels, options.task),
+    target_names=tuple(label.name for label in labels),
+    weights=None
+    if layout.weight is None
+    else columns.weights(column(layout.weight)),
+    categories=categories or None,
+  )
 
 
 def _read_plain(
@@ -151,12 +169,12 @@ def _read_plain(
   """Reads a file without quotes, several times as fast as `_read_any`.
 
   Returns:
-    The features, and the cells of the label and client columns by index.
+    The numeric features, and the cells of the other columns by index.
 
   Raises:
     ValueError: `_read_any` must read the file, or describe the error in it.
   """
-  columns: dict[int, list[str]] = {i: [] for i in layout.text}
+  texts: dict[int, list[str]] = {i: [] for i in layout.text}
   blocks: list[np.ndarray] = []
   lines = itertools.islice(_lines(path), layout.skipped, None)
   rows = (line for line in lines if line.strip(' \r\n'))
@@ -167,16 +185,16 @@ def _read_plain(
     except (ValueError, DeprecationWarning):
       x, cells = _parse(block, layout, np.float32)
     blocks.append(tabular.narrow(x.astype(np.float32, copy=False)))
-    for i in columns:
-      columns[i] += cells[i]
-  return np.concatenate(blocks), columns
+    for i in texts:
+      texts[i] += cells[i]
+  return np.concatenate(blocks), texts
 
 
 def _parse(
   lines: list[str], layout: Layout, dtype: type
 ) -> tuple[np.ndarray, dict[int, list[str]]]:
   """Parses lines that are not blank; returns the same as `_read_plain`."""
-  columns: dict[int, list[str]] = {i: [] for i in layout.text}
+  texts: dict[int, list[str]] = {i: [] for i in layout.text}
 
   def store(column: list[str], cell: str) -> int:
     column.append(cell.strip(_BLANKS))
@@ -189,22 +207,22 @@ def _parse(
       dtype,
       comments=None,
       delimiter=layout.delimiter,
-      converters={i: functools.partial(store, columns[i]) for i in columns},
+      converters={i: functools.partial(store, texts[i]) for i in texts},
       ndmin=2,
     )
-  text = itertools.chain(*columns.values())
-  if any(not cell or '"' in cell for cell in text):
+  cells = itertools.chain(*texts.values())
+  if any(not cell or '"' in cell for cell in cells):
     raise ValueError('a cell is empty or quoted')
   if x.shape[1] != len(layout.names) or not np.isfinite(x).all():
     raise ValueError('a line is too long, or a number is not finite')
-  return np.delete(x, layout.text, axis=1), columns
+  return np.delete(x, layout.text, axis=1), texts
 
 
 def _read_any(
   path: str, layout: Layout
 ) -> tuple[np.ndarray, dict[int, list[str]]]:
   """Returns the same as `_read_plain`; locates the first bad line or cell."""
-  columns: dict[int, list[str]] = {i: [] for i in layout.text}
+  texts: dict[int, list[str]] = {i: [] for i in layout.text}
   width = len(layout.names)
   x = []
   for line, cells in _rows(path, layout):
@@ -214,19 +232,19 @@ def _read_any(
         f'{width}'
       )
     for i, cell in enumerate(cells):
-      text = cell.strip(_BLANKS if i in columns else None)
-      if not text or not (i in columns or _is_finite(text)):
+      text = cell.strip(_BLANKS if i in texts else None)
+      if not text or not (i in texts or columns.is_finite(text)):
         reason = f': {text!r} is not a finite number' if text else ' is empty'
         raise tabular.DataError(
           f'line {line}, column {layout.names[i]}{reason}'
         )
-    for i, column in columns.items():
+    for i, column in texts.items():
       column.append(cells[i].strip(_BLANKS))
-    numbers = [cell for i, cell in enumerate(cells) if i not in columns]
+    numbers = [cell for i, cell in enumerate(cells) if i not in texts]
     x.append(np.array(numbers, np.float64).astype(np.float32))
   if not x:
     raise tabular.DataError('has a header but no examples')
-  return tabular.narrow(np.stack(x)), columns
+  return tabular.narrow(np.stack(x)), texts
 
 
 def _rows(path: str, layout: Layout) -> Iterator[tuple[int, list[str]]]:
@@ -291,8 +309,3 @@ def _delimiter(line: str, number: int) -> str:
       'decimal points'
     )
   return first
-
-
-def _is_finite(cell: str) -> bool:
-  """Returns whether a cell is a decimal number within the range of float32."""
-  return bool(_NUMBER.fullmatch(cell)) and abs(float(cell)) < _FLOAT32_LIMIT

@@ -11,6 +11,8 @@ import hashlib
 import os
 from collections.abc import Iterator
 
+import numpy as np
+
 from safl_tf.data import dataset, examples
 from safl_tf.data.files import csv, image_folder, npz, spec, tabular
 from safl_tf.util import bounded_io, errors
@@ -27,7 +29,7 @@ def load(name: str, options: spec.Options) -> dataset.Dataset:
     if form == 'csv':
       train, test = csv.read(path, options), None
     elif form == 'npz':
-      train, test = npz.read(path)
+      train, test = npz.read(path, options.task)
     else:
       train, test = image_folder.read(path, options.image_size)
     _check_unchanged(name, options)
@@ -37,33 +39,63 @@ def load(name: str, options: spec.Options) -> dataset.Dataset:
         raise tabular.DataError(
           f'{part} of shape {list(table.x.shape)} is empty'
         )
-    classes = options.class_names or tabular.class_names(train)
-    if len(classes) < 2:
-      raise tabular.DataError(
-        f'{train.place(0)}: all labels are {classes[0]}; there must be at '
-        'least two'
-      )
-    ys = [tabular.encode(table, classes) for table in tables.values()]
+    classes, ys = _targets(list(tables.values()), options)
     xs = tabular.inputs([t.x for t in tables.values()], options.image_size)
     for part, x, y in zip(tables, xs, ys, strict=True):
       try:
         examples.check(x, y)
       except errors.InputError as error:
+        place = part.replace('x', error.argument)
         raise tabular.DataError(
-          f'{part} has {error.value}; {error.hint}'
+          f'{place} has {error.value}; {error.hint}'
         ) from error
-    client_ids = train.client_ids
+    client_ids, ws = train.client_ids, [train.weights, None]
     if test is None:
-      kept, held = dataset.hold_out(ys[0], options.test_fraction)
-      xs, ys = [xs[0][kept], xs[0][held]], [ys[0][kept], ys[0][held]]
-      client_ids = None if client_ids is None else client_ids[kept]
+      rows = dataset.hold_out(ys[0], options.test_fraction)
+      xs, ys = [xs[0][part] for part in rows], [ys[0][part] for part in rows]
+      client_ids = None if client_ids is None else client_ids[rows[0]]
+      if train.weights is not None:
+        ws = [train.weights[part] for part in rows]
   return dataset.Dataset(
     spec.short_name(name),
     *(xs[0], ys[0], xs[1], ys[1]),
-    len(classes),
+    len(classes) if options.task == 'classification' else None,
     classes,
     client_ids,
+    task=options.task,
+    w_train=ws[0],
+    w_test=ws[1],
+    categories=train.categories,
   )
+
+
+def _targets(
+  tables: list[tabular.Table], options: spec.Options
+) -> tuple[tuple[str, ...], list[np.ndarray]]:
+  """Returns the names of the classes, and the targets of each table."""
+  train, known = tables[0], options.class_names
+  if options.task == 'classification':
+    classes = known or tabular.class_names(train)
+    if len(classes) < 2:
+      raise tabular.DataError(
+        f'{train.place(0)}: all labels are {classes[0]}; there must be at '
+        'least two'
+      )
+    return classes, [tabular.encode(table, classes) for table in tables]
+  ys = [table.targets for table in tables if table.targets is not None]
+  if ys[-1].shape[1:] != ys[0].shape[1:]:
+    raise tabular.DataError(
+      f'y_test has rows of shape {list(ys[-1].shape[1:])}, but y of '
+      f'{list(ys[0].shape[1:])}'
+    )
+  if options.task == 'regression':
+    return (), ys
+  if known and known != train.target_names:
+    raise tabular.DataError(
+      f'has labels {tabular.preview(train.target_names)}; must have those of '
+      f'the model, {tabular.preview(known)}'
+    )
+  return train.target_names, ys
 
 
 def inspect(name: str, options: spec.Options) -> tuple[str, bool]:

@@ -5,8 +5,10 @@
   x_test, y_test  test examples; optional
   client          the client id of each of the N examples; optional
 
-Labels are whole numbers or names, see `tabular`. Other arrays are refused, and
-so are arrays of Python objects because unpickling can run arbitrary code.
+Labels are whole numbers or names, see `tabular`; for regression, numbers [N] or
+[N, d], and for several labels per example, 0 or 1 [N, d]. Other arrays are
+refused, and so are arrays of Python objects because unpickling can run
+arbitrary code.
 """
 
 import contextlib
@@ -48,18 +50,20 @@ def check(path: str) -> bool:
   return 'x_test' in members
 
 
-def read(path: str) -> tuple[tabular.Table, tabular.Table | None]:
+def read(
+  path: str, task: str = 'classification'
+) -> tuple[tabular.Table, tabular.Table | None]:
   """Reads the training and the test examples and checks their shapes."""
   with _open(path) as archive:
     members = _members(archive)
     _check_memory(archive, members)
     arrays = {name: _array(archive, member) for name, member in members.items()}
-  train = _table(arrays, 'x', 'y')
+  train = _table(arrays, 'x', 'y', task)
   if 'client' in arrays:
     train = train._replace(client_ids=_clients(arrays['client'], len(train.x)))
   if 'x_test' not in arrays:
     return train, None
-  test = _table(arrays, 'x_test', 'y_test')
+  test = _table(arrays, 'x_test', 'y_test', task)
   if test.x.shape[1:] != train.x.shape[1:]:
     raise tabular.DataError(
       f'x_test has rows of shape {list(test.x.shape[1:])}, but x of '
@@ -195,7 +199,9 @@ def _clients(ids: np.ndarray, rows: int) -> np.ndarray:
   return ids
 
 
-def _table(arrays: dict[str, np.ndarray], x: str, y: str) -> tabular.Table:
+def _table(
+  arrays: dict[str, np.ndarray], x: str, y: str, task: str
+) -> tabular.Table:
   inputs, labels = arrays[x], arrays[y]
   if inputs.dtype.kind not in 'biuf' or inputs.ndim < 2:
     raise tabular.DataError(
@@ -204,16 +210,38 @@ def _table(arrays: dict[str, np.ndarray], x: str, y: str) -> tabular.Table:
     )
   if labels.ndim == 2 and labels.shape[1] == 1:
     labels = labels[:, 0]
-  if labels.dtype.kind not in 'biufU' or labels.ndim != 1:
+  is_classes = task == 'classification'
+  if is_classes and (labels.dtype.kind not in 'biufU' or labels.ndim != 1):
     raise tabular.DataError(
       f'{y} is an array of {labels.dtype} {list(labels.shape)}; must hold one '
-      'whole number or name per row; if one-hot, save y.argmax(axis=1)'
+      'whole number or name per row; if one-hot, save y.argmax(axis=1), and if '
+      'these are no classes, give --task'
     )
   if len(inputs) != len(labels):
     raise tabular.DataError(
       f'{x} has {len(inputs)} rows, but {y} has {len(labels)}'
     )
+  if not is_classes:
+    return _other_targets(inputs, labels, y, task)
   if labels.dtype.kind == 'b':
     labels = labels.astype(np.int32)
   texts = [str(label) for label in labels.tolist()]
   return tabular.Table(inputs, texts, lambda row: f'{y}, row {row}')
+
+
+def _other_targets(
+  inputs: np.ndarray, y: np.ndarray, name: str, task: str
+) -> tabular.Table:
+  """Returns the table for numbers to predict, or several labels."""
+  if y.dtype.kind not in 'biuf':
+    raise tabular.DataError(
+      f'{name} is an array of {y.dtype}; must hold numbers for --task={task}'
+    )
+  place = lambda row: f'{name}, row {row}'
+  if task == 'multi_label':
+    y = tabular.check_multi_label(y, lambda row, i: f'{place(row)}, label {i}')
+  else:
+    with np.errstate(over='ignore'):  # the caller refuses infinity
+      y = y.astype(np.float32)
+  names = tuple(map(str, range(y.shape[1]))) if y.ndim > 1 else ()
+  return tabular.Table(inputs, [], place, targets=y, target_names=names)

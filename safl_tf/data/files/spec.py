@@ -14,7 +14,7 @@ import os
 import re
 import stat
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from safl_tf.util import choices, errors, validation
@@ -27,6 +27,9 @@ _FILES = ('npz', 'csv', 'folder')
 OPTIONS = {
   'label_column': ('csv',),
   'client_column': ('csv',),
+  'weight_column': ('csv',),
+  'categorical': ('csv',),
+  'task': ('csv', 'npz'),
   'image_size': _FILES,
   'test_fraction': _FILES,
   'speech_dir': ('speech_commands',),
@@ -42,21 +45,27 @@ class Options:
     image_size: height and width.
     test_fraction: in (0, 1].
     class_names: the names of labels 0, 1, ..., if known already.
+    categories: column -> its categories, if known already.
     data_sha256: the digest of data files, see `loader.inspect`; not checked
       if None.
   """
 
   label_column: str | None = None
   client_column: str | None = None
+  weight_column: str | None = None
+  categorical: tuple[str, ...] = ()
+  task: str = 'classification'
   image_size: tuple[int, int] | None = None
   test_fraction: float = TEST_FRACTION
   speech_dir: str | None = None
   speech_words: str | None = None
   class_names: tuple[str, ...] | None = None
+  categories: Mapping[str, Sequence[str]] | None = None
   data_sha256: str | None = None
 
   def __post_init__(self) -> None:
     validation.limited('test_fraction', self.test_fraction)
+    validation.choice('task', self.task, choices.TASKS)
 
 
 def split(name: str) -> tuple[str, str]:
@@ -127,13 +136,14 @@ def _check_plain(name: str) -> str:
 
 
 def options(
-  flags: Mapping[str, Any], class_names: Sequence[str] | None = None
+  flags: Mapping[str, Any], metadata: Mapping[str, Any] | None = None
 ) -> Options:
   """Returns the options that flags give; refuses those of other data sets.
 
   Args:
     flags: values by name, including 'dataset'; None means the default.
-    class_names: see `Options`.
+    metadata: that of a model trained on other data, if any; see
+      `Dataset.metadata`.
   """
   form, rest = split(flags['dataset'])
   given: dict[str, Any] = {}
@@ -144,10 +154,15 @@ def options(
     if (form or rest) not in forms:
       known = ', '.join(f if f in choices.DATASETS else f'{f}:' for f in forms)
       raise errors.InputError(name, value, f'is for data from {known} only')
-    given[name] = image_size(value) if name == 'image_size' else value
-  names = None if class_names is None else tuple(class_names)
-  digest = flags.get('data_sha256')
-  return Options(**given, class_names=names, data_sha256=digest)
+    given[name] = _PARSERS.get(name, lambda text: text)(value)
+  metadata = metadata or {}
+  names = metadata.get('class_names')
+  return Options(
+    **given,
+    class_names=None if names is None else tuple(names),
+    categories=metadata.get('categories'),
+    data_sha256=flags.get('data_sha256'),
+  )
 
 
 def image_size(text: str) -> tuple[int, int]:
@@ -159,6 +174,12 @@ def image_size(text: str) -> tuple[int, int]:
       'image_size', text, 'must be height and width in pixels, as 28,28'
     )
   return int(match[1]), int(match[2])
+
+
+_PARSERS: dict[str, Callable[[str], Any]] = {
+  'image_size': image_size,
+  'categorical': lambda text: tuple(name.strip() for name in text.split(',')),
+}
 
 
 def short_name(name: str) -> str:

@@ -38,6 +38,10 @@ class Table(NamedTuple):
     place: maps a row to its location in the file, for error messages.
     client_ids: the client of each example [N]; None if the file has none.
     names_only: whether labels are names even if they look like numbers.
+    targets: numbers in place of labels [N, ...], unless for classification.
+    target_names: a name for each of the numbers of an example.
+    weights: the weight of each example [N], if any.
+    categories: see `Dataset`.
   """
 
   x: np.ndarray
@@ -45,6 +49,10 @@ class Table(NamedTuple):
   place: Callable[[int], str]
   client_ids: np.ndarray | None = None
   names_only: bool = False
+  targets: np.ndarray | None = None
+  target_names: tuple[str, ...] = ()
+  weights: np.ndarray | None = None
+  categories: dict[str, list[str]] | None = None
 
 
 def class_names(table: Table) -> tuple[str, ...]:
@@ -86,6 +94,27 @@ def encode(table: Table, names: Sequence[str]) -> np.ndarray:
       f'{preview(names)}'
     )
   return y
+
+
+def check_multi_label(
+  y: np.ndarray, place: Callable[[int, int], str]
+) -> np.ndarray:
+  """Returns labels [N, d] of 0 and 1 as int32.
+
+  Args:
+    y: numbers.
+    place: maps a row and a label to their location in the file.
+  """
+  if y.ndim != 2 or y.shape[1] < 2:
+    raise DataError(
+      f'has labels of shape {list(y.shape)}; for --task=multi_label there must '
+      'be several per example'
+    )
+  wrong = (y != 0) & (y != 1)
+  if wrong.any():
+    row, i = (int(k) for k in np.argwhere(wrong)[0])
+    raise DataError(f'{place(row, i)}: {y[row, i]:g} is not 0 or 1')
+  return y.astype(np.int32)
 
 
 def inputs(

@@ -177,7 +177,15 @@ INVALID = {
   'text among integers': ('1,2,0\n3,4,1\n5,x,0\n', 'line 3, column 2: '),
   'nan': (FLOWERS.replace('4.9', 'nan'), 'line 3, column sepal: '),
   'too large': (FLOWERS.replace('4.9', '1e39'), 'line 3, column sepal: '),
-  'boolean': ('a,label\nTrue,0\nFalse,1\n', 'line 2, column a: '),
+  'number among words': (
+    'a,label\nred,0\n5,1\n',
+    "line 3, column a: '5' is not like 'red' above; if both are categories, "
+    'give --categorical=a',
+  ),
+  'many words': (
+    'a,label\n' + ''.join(f'w{i},{i % 2}\n' for i in range(101)),
+    'column a has 101 categories, more than 100; number or group them, or ',
+  ),
   'empty cell': (FLOWERS.replace('7.0', ''), 'line 5, column sepal is empty'),
   'empty label': (
     FLOWERS.replace('0.3,setosa', '0.3,'),
@@ -271,3 +279,94 @@ def test_too_few_to_hold_out(tmp_path):
   with pytest.raises(errors.InputError) as caught:
     load(tmp_path, 'a,label\n1,x\n2,y\n3,z\n', test_fraction=0.5)
   assert caught.value.argument == 'test_fraction'
+
+
+COLOURS = (
+  'a,colour,size,label\n1,red,10,x\n2,blue,9,y\n3,red,10,y\n4,"b, c",9,x\n'
+)
+
+
+def test_categories(tmp_path):
+  data = load(tmp_path, COLOURS, categorical=('size',))
+  assert data.categories == {
+    'colour': ['b, c', 'blue', 'red'],
+    'size': ['10', '9'],
+  }
+  np.testing.assert_array_equal(
+    data.x_test,
+    [
+      [1, 0, 0, 1, 1, 0],
+      [2, 0, 1, 0, 0, 1],
+      [3, 0, 0, 1, 1, 0],
+      [4, 1, 0, 0, 0, 1],
+    ],
+  )
+  other = load(
+    tmp_path, 'a,colour,label\n5,blue,x\n', **known(colour=['blue', 'red'])
+  )
+  assert other.x_test.tolist() == [[5, 1, 0]]
+  message = "line 2, column colour: 'green' is none of the known categories, re"
+  with pytest.raises(errors.InputError, match=message):
+    load(tmp_path, 'a,colour,label\n5,green,x\n', **known(colour=['red']))
+  with pytest.raises(errors.InputError, match='has no column colour'):
+    load(tmp_path, 'a,label\n5,x\n', **known(colour=['red']))
+
+
+def known(**categories):
+  return {'categories': categories, 'class_names': ('x', 'y')}
+
+
+NUMBERS = 'a,p,q,w\n1,0,1,2\n2,1,1,0\n3,0,0,1\n'
+
+
+def test_other_tasks(tmp_path):
+  data = load(
+    tmp_path, NUMBERS, task='regression', label_column='q,p', weight_column='w'
+  )
+  assert data.y_test.tolist() == [[1, 0], [1, 1], [0, 0]]
+  assert data.y_test.dtype == np.float32 and data.num_classes is None
+  assert data.w_test.tolist() == [2, 0, 1] and data.class_names == ()
+  assert data.x_test.tolist() == [[1], [2], [3]]
+  one = load(tmp_path, NUMBERS, task='regression')
+  assert one.y_test.tolist() == [2, 0, 1] and one.num_outputs == 1
+  many = load(tmp_path, NUMBERS, task='multi_label', label_column='p,q')
+  assert many.y_test.tolist() == [[0, 1], [1, 1], [0, 0]]
+  assert many.y_test.dtype == np.int32 and many.class_names == ('p', 'q')
+  assert many.x_test.shape == (3, 2)
+
+
+@pytest.mark.parametrize(
+  'text, options, message',
+  [
+    (NUMBERS, {'label_column': 'a,q'}, 'line 3, column a: 2 is not 0 or 1'),
+    (NUMBERS, {'label_column': 'q'}, r'has labels of shape \[3, 1\]; .* sever'),
+    (NUMBERS, {'label_column': 'p,r'}, 'has no column r '),
+    (NUMBERS, {'label_column': 'p,p'}, 'line 1: .* each for one purpose'),
+    (NUMBERS, {'weight_column': 'w'}, 'line 1: .* each for one purpose'),
+    (
+      NUMBERS.replace('3,0,0,1', '3,0,0,-1'),
+      {'label_column': 'p,q', 'weight_column': 'w'},
+      'line 4, column w: a weight must not be below 0',
+    ),
+    (
+      NUMBERS.replace('3,0,0,1', '3,0,many,1'),
+      {'label_column': 'p,q'},
+      "line 4, column q: 'many' is not a finite number",
+    ),
+    (
+      NUMBERS,
+      {'label_column': 'p,q', 'class_names': ('p', 'r')},
+      'has labels p, q; must have those of the model, p, r',
+    ),
+  ],
+)
+def test_refused_tasks(tmp_path, text, options, message):
+  with pytest.raises(errors.InputError, match=message):
+    load(tmp_path, text, **{'task': 'multi_label', **options})
+
+
+def test_targets_are_held_out(tmp_path):
+  text = '\n'.join(f'{i},{i / 2}' for i in range(100))
+  data = load(tmp_path, text, task='regression', test_fraction=0.25)
+  assert (len(data.y_train), len(data.y_test)) == (75, 25)
+  np.testing.assert_array_equal(data.y_train, data.x_train[:, 0] / 2)

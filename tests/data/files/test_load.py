@@ -136,7 +136,7 @@ def test_options():
   assert options == spec.Options(image_size=(28, 30))
   assert options.test_fraction == 0.2
   flags = {'dataset': 'folder:a', 'test_fraction': 0.5, 'label_column': None}
-  assert spec.options(flags, ['a']) == spec.Options(
+  assert spec.options(flags, {'class_names': ['a']}) == spec.Options(
     test_fraction=0.5, class_names=('a',)
   )
   with pytest.raises(errors.InputError, match=r'^test_fraction=0: .*\(0, 1\]'):

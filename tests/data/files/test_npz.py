@@ -162,7 +162,8 @@ INVALID = {
   'one-hot': (
     {'x': X, 'y': np.eye(3)[Y]},
     'y is an array of float64 [12, 3]; must hold one whole number or name per '
-    'row; if one-hot, save y.argmax(axis=1)',
+    'row; if one-hot, save y.argmax(axis=1), and if these are no classes, give '
+    '--task',
   ),
   'fractions': (
     {'x': X, 'y': Y / 2},
@@ -217,3 +218,26 @@ def test_damaged_archives(tmp_path):
   with pytest.raises(errors.InputError) as caught:
     registry.load(f'npz:{path}')
   assert str(caught.value).endswith('array x is not in the format of NumPy')
+
+
+def test_other_tasks(tmp_path):
+  path = tmp_path / 'a.npz'
+  load = lambda task: registry.load(
+    f'npz:{path}', None, spec.Options(task=task)
+  )
+  y = np.random.default_rng(0).normal(size=(12, 2))
+  np.savez(path, x=X, y=y, x_test=X, y_test=y)
+  data = load('regression')
+  np.testing.assert_array_equal(data.y_test, y.astype(np.float32))
+  assert data.num_outputs == 2 and data.num_classes is None
+  with pytest.raises(
+    errors.InputError, match=r'y, row 0, label 0: 0.1.* 0 or 1'
+  ):
+    load('multi_label')
+  np.savez(path, x=X, y=y > 0, x_test=X, y_test=y > 0)
+  data = load('multi_label')
+  np.testing.assert_array_equal(data.y_test, y > 0)
+  assert data.class_names == ('0', '1') and data.y_test.dtype == np.int32
+  np.savez(path, x=X, y=np.where(y > 2, np.nan, y[:, :1]), x_test=X, y_test=Y)
+  with pytest.raises(errors.InputError, match=r'y_test has rows of shape \[\]'):
+    load('regression')
