@@ -6,7 +6,7 @@
   safl-evaluate --model=runs/safl_a --dataset=csv:b.csv --test_fraction=1
 
 Prints the loss and, for classes, top-1 and top-5 accuracy and the accuracy per
-class. Data flags that are not given are those of the run, if the model is a run.
+class. Data flags that are not given are those of the run, if the model is one.
 """
 
 import dataclasses

@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import zipfile
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -24,7 +25,7 @@ from .flags.run_config import RunConfig
 if TYPE_CHECKING:
   from safl_tf.core.executors.ray import config as ray_config
 
-_MODELS = {
+_MODELS: dict[str, Callable[..., keras.Model]] = {
   'lenet5': lenet5.lenet5,
   'light_vgg': light_vgg.light_vgg,
   'mlp': mlp.mlp,
