@@ -198,8 +198,9 @@ def split_data(
   bare.x = tf.nest.map_structure(lambda leaf: None, clients.x)
   bare.y = None  # type: ignore[assignment]
   bare.sample_weight = None
-  arrays = [*tf.nest.flatten(clients.x), clients.y, clients.sample_weight]
-  return bare, arrays
+  w = clients.sample_weight
+  weights = [] if w is None else [w]
+  return bare, [*tf.nest.flatten(clients.x), clients.y, *weights]
 
 
 def join_data(
@@ -207,6 +208,7 @@ def join_data(
 ) -> client_data.ClientData:
   """Puts the arrays of `split_data` back."""
   clients = copy.copy(bare)
-  *inputs, clients.y, clients.sample_weight = leaves
-  clients.x = tf.nest.pack_sequence_as(bare.x, inputs)
+  size = len(tf.nest.flatten(bare.x))
+  clients.x = tf.nest.pack_sequence_as(bare.x, leaves[:size])
+  clients.y, clients.sample_weight = (*leaves[size:], None)[:2]
   return clients
