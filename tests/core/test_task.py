@@ -265,9 +265,9 @@ def closeness(y, outputs):
 
 def test_a_gate_needs_a_score():
   gated = safl_tf.build_extended_safl()
-  with pytest.raises(safl_tf.InputError, match='^score=None: .* pass a score'):
+  with pytest.raises(safl_tf.InputError, match=r'^score=None: .* pass'):
     process(algorithm=gated)
-  with pytest.raises(safl_tf.InputError, match='is -.*; must be in'):
+  with pytest.raises(safl_tf.InputError, match=r'is -.*; must be in'):
     trainer = process(algorithm=gated, score=lambda y, o: -closeness(y, o))
     tiny_rounds.run(trainer, 2)
   trainer = process(algorithm=gated, score=closeness)
@@ -286,7 +286,7 @@ def test_a_gate_needs_a_score():
 def test_the_accuracy_of_a_gate(name):
   trainer = process(name, safl_tf.build_extended_safl())
   states, metrics = tiny_rounds.run(trainer, 2)
-  make, x, y, _, _ = tasks.TASKS[name]
+  _, x, y, _, _ = tasks.TASKS[name]
   model = trainer.get_model(states[1])
   for k in range(4):
     rows = trainer.clients.indices(k)
@@ -337,8 +337,7 @@ def test_a_model_that_cannot_be_stacked(caplog, monkeypatch):
 
 
 def test_json():
-  for name, (make, x, y, loss, data) in tasks.TASKS.items():
-    del make, x, y, data
+  for name in tasks.TASKS:
     task = process(name).task
     values = task_lib.to_json(task)
     if name.startswith('own'):

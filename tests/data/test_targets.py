@@ -224,3 +224,15 @@ def test_test_data():
   ):
     with pytest.raises(errors.InputError, match=f'^test_data: {message}'):
       examples.read_test((X[:2], y), data)
+
+
+@pytest.mark.parametrize('weights', [None, np.arange(6)])
+def test_messages_carry_weights(weights):
+  from safl_tf.core.executors.ray import messages
+
+  data = make(Y, x={'a': X, 'b': X}, sample_weight=weights)
+  bare, leaves = messages.split_data(data)
+  assert bare.y is None and bare.sample_weight is None
+  again = messages.join_data(bare, leaves)
+  assert again.x['b'] is X and again.y is data.y
+  assert again.sample_weight is data.sample_weight

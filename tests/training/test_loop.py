@@ -4,6 +4,7 @@ import os
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import safl_tf
 from safl_tf.core import client_config, process
@@ -293,6 +294,15 @@ def test_program_of_the_readme():
   assert result.history[-1]['test_accuracy'] == pytest.approx(accuracy)
   assert accuracy > 0.9
   assert [row['round'] for row in result.history] == list(range(1, 16))
+
+
+def test_test_data_of_tf_data():
+  dataset = tf.data.Dataset.from_tensor_slices((TEST_X, TEST_Y))
+  rows = [
+    train(1, test_data=data).history[-1]['test_loss']
+    for data in ((TEST_X, TEST_Y), dataset, dataset.batch(7))
+  ]
+  assert rows[0] == rows[1] == rows[2]
 
 
 def test_invalid_test_data_is_refused():
