@@ -5,6 +5,7 @@ earlier one.
 """
 
 import contextlib
+import gc
 import json
 import os
 import pathlib
@@ -103,7 +104,7 @@ def export(
 
 @contextlib.contextmanager
 def _undisturbed(names: list[str]) -> Iterator[None]:
-  """Keeps random states, from which new layers draw, and LiteRT's messages."""
+  """Restores the random states that new layers use; hides LiteRT's messages."""
   with contextlib.ExitStack() as stack:
     stack.enter_context(initial_draw.seeded(0))
     if export_files.TFLITE_FILE in names:
@@ -165,6 +166,8 @@ def _check(
     raise ExportError(
       f'the exported model was not verified: {errors.reason(error)}'
     ) from error
+  finally:
+    gc.collect()  # loaded models are reference cycles
 
 
 def _check_in_new_process(
