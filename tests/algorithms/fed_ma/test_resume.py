@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+import safl_tf
+
 from safl_tf.training import (
   evaluation,
   export,
@@ -84,6 +86,16 @@ def test_a_grown_model_is_loaded(grown):
     loaded.model.predict(TEST_X, verbose=0),
     done.model.predict(TEST_X, verbose=0),
   )
+
+
+def test_models_of_clients_are_loaded(grown):
+  folder, done = grown
+  run = safl_tf.load_run(folder)
+  for k in sorted(done.state.client_models.versions):
+    model = run.client_model(k)
+    weights = [np.ravel(w) for w in model.get_weights()]
+    expected = done.state.client_models[k]
+    assert np.concatenate(weights).tobytes() == expected.tobytes()
 
 
 def test_a_grown_model_is_exported(grown, tmp_path):
