@@ -1,3 +1,4 @@
+import keras
 import numpy as np
 import pytest
 
@@ -71,6 +72,15 @@ def test_calls_and_what_they_get(trainer, tmp_path):
   settings = first.run.settings
   assert settings['algorithm'] == 'safl' and settings['temperature'] == 80.0
   assert settings['learning_rate'] == 0.02 and settings['num_clients'] == 6
+
+
+def test_settings_of_keras_objects():
+  optimizer = keras.optimizers.Adam(tiny.ConstantRate(0.01))
+  config = safl_tf.LocalConfig(1, 8, optimizer=optimizer)
+  recorder = Recorder()
+  run(tiny_rounds.make(config=config), 1, callbacks=[recorder])
+  assert recorder.run.settings['optimizer'] == 'Adam'
+  assert recorder.run.path is None
 
 
 def test_a_callback_cannot_change_the_history(trainer):

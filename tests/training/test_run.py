@@ -18,6 +18,7 @@ from tests import tiny
 ROOT = pathlib.Path(safl_tf.__file__).parent.parent
 NAMES = ['ann', 'NA', '007', '7', 'a,"b"']
 TEST = tiny.blobs(30)
+HISTORY = lambda run: run.history
 
 
 def clients():
@@ -252,8 +253,12 @@ def damage(name, text):
   [
     (lambda p: (p / 'hparams.json').unlink(), repr, 'it has no hparams.json'),
     (damage('hparams.json', '{'), repr, 'hparams.json cannot be parsed'),
-    (lambda p: (p / 'metrics.csv').unlink(), repr, 'has no metrics.csv'),
-    (damage('metrics.csv', 'round\n7\n'), repr, 'metrics.csv=line 2: must be'),
+    (lambda p: (p / 'metrics.csv').unlink(), HISTORY, 'has no metrics.csv'),
+    (
+      damage('metrics.csv', 'round\n7\n'),
+      HISTORY,
+      'metrics.csv=line 2: must be',
+    ),
     (damage('clients.csv', ''), lambda r: r.clients, 'cannot be read'),
     (
       damage('clients.csv', 'a,b\n'),
@@ -281,6 +286,14 @@ def test_errors_are_one_line_with_the_path(copied, change, use, message):
     use(safl_tf.load_run(copied))
   text = str(caught.value)
   assert message in text and str(copied) in text and '\n' not in text
+
+
+def test_texts_of_damaged_runs(copied):
+  (copied / 'metrics.csv').unlink()
+  run = safl_tf.load_run(copied)
+  assert repr(run).endswith(
+    'algorithm=safl, seed=0, metrics=has no metrics.csv)'
+  )
 
 
 def test_errors_of_load_runs(runs, tmp_path):
