@@ -15,7 +15,7 @@ from safl_tf.core import process as process_lib
 from safl_tf.core import task as task_lib
 from safl_tf.data import arrays, client_data
 from safl_tf.data import examples as examples_lib
-from safl_tf.util import atomic_io, describe, digests, versions
+from safl_tf.util import atomic_io, describe, digests, readable, versions
 
 _PACKAGES = ('safl_tf', 'tensorflow', 'keras', 'numpy')
 
@@ -56,14 +56,12 @@ def settings(
 
   Unlike the identity they are for readers: values, not digests.
   """
-  algorithm, config = process.algorithm, process.config.to_json()
-  if not isinstance(config['optimizer'], str):
-    (config['optimizer'],) = config['optimizer']  # its class
+  algorithm, config = process.algorithm, vars(process.config)
   attack = process.attack.to_json() if process.attack else {}
   return {
     'algorithm': algorithm.name,
     **algorithm.settings,
-    **config,
+    **{name: readable.plain(value) for name, value in config.items()},
     'loss': process.task.name,
     'attack': attack.get('kind'),
     'attack_fraction': attack.get('fraction'),

@@ -220,7 +220,9 @@ def read_clients(folder: Folder) -> 'pd.DataFrame | None':
     path = os.path.join(folder, name)
     try:
       with open(path, encoding='utf-8', newline='') as file:
-        return pd.read_csv(file, converters={'client': str})
+        table = pd.read_csv(file, dtype=str, keep_default_na=False)
+      values = [column for column in table if column != 'client']
+      return table.assign(**table[values].apply(pd.to_numeric))
     except FileNotFoundError:
       continue
     except ValueError as error:  # a damaged file

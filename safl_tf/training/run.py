@@ -113,7 +113,10 @@ class Run:
   @property
   def _values(self) -> dict[str, Any]:
     flags = {name: self.flags.get(name) for name in ('algorithm', 'seed')}
-    return {**flags, **result_lib.summary(self._rows)}
+    try:
+      return {**flags, **result_lib.summary(self._rows)}
+    except errors.InputError as error:
+      return {**flags, 'metrics': error.hint}
 
   def _check_round(self, number: int | None) -> None:
     """Refuses a round without a checkpoint."""

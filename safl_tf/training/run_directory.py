@@ -381,8 +381,12 @@ def load(
   except errors.InputError as error:
     raise errors.InputError(argument, path, error.hint) from error
   if restored is None or z is None:
-    what = 'global model' if client is None else 'model of that client'
-    raise errors.InputError(argument, path, f'has no {what} yet')
+    hint = 'has no global model yet'
+    if client is not None:
+      hint = (
+        'has no model of that client: it was never selected, or none is kept'
+      )
+    raise errors.InputError(argument, path, hint)
   number = restored.round_number
   input_spec, task = config.pop('inputs'), config.pop('task')
   try:
@@ -395,7 +399,7 @@ def load(
     hint = f'Keras cannot rebuild model.json ({errors.reason(error)})'
     raise errors.InputError(argument, path, hint) from error
   widths = restored.arrays.get(_MEMORY + progress.WIDTHS)
-  if widths is not None and len(z) != flat.size:  # FedMA widens layers
+  if widths is not None:  # FedMA may have widened layers
     rebuild = functools.partial(layer_chain.rebuild, flat.template, widths)
     flat = flat_model.FlatModel(rebuild, example)
   if len(z) != flat.size or fixed.keys() != flat.fixed.keys():

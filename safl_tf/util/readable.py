@@ -27,6 +27,13 @@ def label(rule: Any) -> str:
   return f'{_name(rule)}({", ".join(f"{k}={v!r}" for k, v in values)})'
 
 
+def plain(value: Any) -> Any:
+  """Returns a number, a text or None as it is, and of other values a name."""
+  if value is None or isinstance(value, _PLAIN):
+    return value
+  return getattr(value, '__name__', type(value).__name__)
+
+
 def html_table(title: str, rows: Mapping[str, Any]) -> str:
   """Returns a title and rows of names and values, for notebooks."""
   cells = ''.join(

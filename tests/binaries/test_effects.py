@@ -1,6 +1,5 @@
 """Flags have an effect or are refused: conditions, and what they stand for."""
 
-import contextlib
 import dataclasses
 import functools
 import inspect
@@ -256,9 +255,6 @@ def calls(monkeypatch):
   class Directory(run_directory.RunDirectory):
     def __init__(self, path, flags, keep, argument):
       made.append(('directory', (path, keep), {}))
-
-    def opened(self):
-      return contextlib.nullcontext()
 
   patch = monkeypatch.setattr
   patch(data_registry, 'load', record('load', data))

@@ -199,3 +199,20 @@ def test_rc_params_are_unchanged(tmp_path):
   assert dict(matplotlib.rcParams) == before
   figure.savefig(buffer, format='png')
   assert buffer.getvalue().startswith(b'\x89PNG')
+
+
+def test_curves_write_nothing_and_draw_what_there_is(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  history = [
+    {'round': 1, 'test_accuracy': None, 'test_loss': 2.0, 'test_mae': 0.4},
+    {'round': 2, 'test_accuracy': None, 'test_loss': 1.0, 'test_mae': None},
+  ]
+  figure = plots.curves(history, 'mine')
+  assert [axes.get_ylabel() for axes in figure.axes] == ['loss', 'mae']
+  assert figure.axes[0].get_title('left') == 'mine'
+  drawn = [
+    line.get_ydata().tolist() for axes in figure.axes for line in axes.lines
+  ]
+  assert drawn == [[2.0, 1.0], [0.4]]
+  assert os.listdir(tmp_path) == []
+  assert len(plots.curves([], 'nothing').axes) == 1

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import safl_tf
 from safl_tf.training import (
   evaluation,
   export,
@@ -10,6 +11,7 @@ from safl_tf.training import (
   metrics_log,
   run_directory,
 )
+from safl_tf.util import errors
 from tests import tiny
 from tests.algorithms.fed_ma import test_rounds
 
@@ -84,6 +86,21 @@ def test_a_grown_model_is_loaded(grown):
     loaded.model.predict(TEST_X, verbose=0),
     done.model.predict(TEST_X, verbose=0),
   )
+
+
+def test_clients_that_start_from_the_global_model_keep_none(grown):
+  run = safl_tf.load_run(grown[0])
+  with pytest.raises(errors.InputError, match='or none is kept'):
+    run.client_model(0)
+
+
+def test_models_that_clients_keep_are_loaded(tmp_path):
+  folder = run_directory.RunDirectory(tmp_path)
+  process = test_rounds.make('hungarian', 'oneshot')
+  done = loop.run(process, loop.Schedule(1), directory=folder, progress=False)
+  own = safl_tf.load_run(tmp_path).client_model(1)
+  expected = done.state.client_models[1]
+  assert process.model.read(own).tobytes() == expected.tobytes()
 
 
 def test_a_grown_model_is_exported(grown, tmp_path):
