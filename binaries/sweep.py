@@ -9,10 +9,10 @@ models and selections.
   safl-sweep --grid=algorithm=fedavg,safl --grid=epsilon=0.1,0.3 --rounds=50
 
 OUTPUT_DIR/EXPERIMENT has sweep.html, sweep.md, sweep.tex, sweep.csv (a row per
-setting), runs.csv (a row per run), plots/, all rewritten after each run, and a
-folder per run; tensorboard --logdir shows the runs on its HParams page. The
-same command resumes; with more values or seeds it trains only the new runs. A
-run that fails does not end the others.
+setting), runs.csv (a row per run), plots/, all rewritten while runs finish, and
+a folder per run; tensorboard --logdir shows them on its HParams page. The same
+command resumes; with more values or seeds it trains only the new runs. A run
+that fails does not end the others.
 """
 
 import contextlib
@@ -22,6 +22,7 @@ import glob
 import itertools
 import os
 import pathlib
+import time
 from collections.abc import Callable, Sequence
 
 import tqdm
@@ -38,6 +39,7 @@ from .sweep_worker import SweepRun
 
 _PROCESS_BYTES = 2e9  # of memory that a process takes at least
 _CORES = 2  # per process, by default
+_WRITE_EVERY = 10  # times as long as it takes, while runs are trained
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,15 +135,17 @@ def _train(
 ) -> list[str]:
   """Trains runs; returns a line for each that failed."""
   failures: list[str] = []
-  done = total - len(missing)
+  done, due = total - len(missing), 0.0
   with tqdm.tqdm(total=total, initial=done, unit='run', disable=None) as bar:
     for run, failure, error in workers.map(missing):
       failure = failure if error is None else str(error)
       end = 'is finished' if failure is None else f'failed: {failure}'
       if failure is not None:
         failures.append(f'{run.label}: {failure}')
-      if error is None:
+      if (start := time.monotonic()) >= due:
         write()
+        seconds = time.monotonic() - start
+        due = start + _WRITE_EVERY * seconds
       done += 1
       bar.update()
       if bar.disable or failure is not None:

@@ -7,6 +7,7 @@ of metrics, see `metrics_log`; rounds without a value are skipped.
 
 import contextlib
 import io
+import logging
 import os
 import pathlib
 import re
@@ -244,6 +245,7 @@ def new_figure(path: Paths) -> Iterator[Any]:
   """Gives an empty figure in this style, and writes it when the block ends."""
   import matplotlib.figure
 
+  logging.getLogger('fontTools').setLevel(logging.WARNING)  # else of each font
   several = [path] if isinstance(path, str | os.PathLike) else path
   contents = []
   style = matplotlib.rc_params_from_file(_STYLE, use_default_template=False)
