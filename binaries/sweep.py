@@ -22,7 +22,6 @@ import glob
 import itertools
 import os
 import pathlib
-import time
 from collections.abc import Callable, Sequence
 
 import tqdm
@@ -39,7 +38,6 @@ from .sweep_worker import SweepRun
 
 _PROCESS_BYTES = 2e9  # of memory that a process takes at least
 _CORES = 2  # per process, by default
-_WRITE_EVERY = 10  # times as long as it takes, while runs are trained
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,17 +133,17 @@ def _train(
 ) -> list[str]:
   """Trains runs; returns a line for each that failed."""
   failures: list[str] = []
-  done, due = total - len(missing), 0.0
+  from safl_tf.reporting import sweep as sweep_lib
+
+  done = total - len(missing)
+  write_now_and_then = sweep_lib.occasionally(write)
   with tqdm.tqdm(total=total, initial=done, unit='run', disable=None) as bar:
     for run, failure, error in workers.map(missing):
       failure = failure if error is None else str(error)
       end = 'is finished' if failure is None else f'failed: {failure}'
       if failure is not None:
         failures.append(f'{run.label}: {failure}')
-      if (start := time.monotonic()) >= due:
-        write()
-        seconds = time.monotonic() - start
-        due = start + _WRITE_EVERY * seconds
+      write_now_and_then()
       done += 1
       bar.update()
       if bar.disable or failure is not None:
