@@ -100,7 +100,8 @@ def main(flags: absl_flags.FlagValues) -> None:
     run.config.directory().check()
   missing = [run for run in runs if not runs_lib.is_complete(run.config)]
   processes = _processes(flags.processes, missing)
-  write = functools.partial(_write, path, runs, at_rounds, flags)
+  target = flags.target_accuracy
+  write = functools.partial(_write, path, runs, at_rounds, target)
   failures: list[str] = []
   with contextlib.ExitStack() as stack:
     if missing:
@@ -173,7 +174,7 @@ def _write(
   path: pathlib.Path,
   runs: Sequence[SweepRun],
   at_rounds: Sequence[int] | None,
-  flags: absl_flags.FlagValues,
+  target: float,
 ) -> str:
   """Writes the report on finished runs; returns its table as Markdown."""
   from safl_tf.reporting import comparison, tables
@@ -193,7 +194,7 @@ def _write(
     [tables.Run(run.setting, run.config.seed, rows) for run, rows in finished],
     runs_lib.describe(configs, len(finished)),
     at_rounds,
-    flags.target_accuracy,
+    target,
     runs_lib.shared_settings(configs, varied),
     configs[0].figure_formats,
   )

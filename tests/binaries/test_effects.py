@@ -55,6 +55,7 @@ TEXTS = {
   'experiment': 'other',
   'device': 'cpu',
   'ray_address': 'auto',
+  'figures': 'svg',
 }
 # Values of flags that conditions name by their kind.
 KINDS = {
@@ -256,7 +257,7 @@ def calls(monkeypatch):
   data = dataset_lib.Dataset('d', x, y, x, y, 10, names, client_ids=ids)
   model = types.SimpleNamespace(input_spec=None, from_logits=None)
   trained = types.SimpleNamespace(
-    model=model, clients=types.SimpleNamespace(label_counts=lambda: None)
+    model=model, clients=types.SimpleNamespace(num_classes=None, sizes=[1])
   )
   result = loop.Result(None, [], types.SimpleNamespace(t=1), trained)
 
@@ -275,7 +276,7 @@ def calls(monkeypatch):
   patch(loop, 'run', record('run', result))
   patch(evaluation, 'client_table', record('client_table'))
   patch(metrics_log, 'write_clients', record('write_clients'))
-  patch(plots, 'write_all', lambda *args: None)
+  patch(plots, 'write_all', lambda *args: record('formats')(args[5]))
   patch(export, 'export', record('export'))
   patch(run_directory, 'RunDirectory', Directory)
   yield made
