@@ -133,12 +133,15 @@ def to_compare(saved: Sequence[SavedRun]) -> 'list[tables.Run]':
 
 
 def _differing(saved: Sequence[SavedRun]) -> list[str]:
-  """Returns the flags that differ; none if a run has no flags."""
+  """Returns the flags that differ between runs that use them.
+
+  There are none if Python code made a run, which has no flags.
+  """
   flags = [run.flags for run in saved if run.flags is not None]
   if len(flags) < len(saved):
     return []
   names = dict.fromkeys(name for of in flags for name in of)
-  values = {name: {repr(of.get(name)) for of in flags} for name in names}
+  values = {n: {repr(of[n]) for of in flags if n in of} for n in names}
   return [n for n in names if len(values[n]) > 1] or ['algorithm']
 
 
