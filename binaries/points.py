@@ -1,10 +1,10 @@
 """The settings of a sweep: values of flags, from --grid and --point."""
 
-import copy
 import dataclasses
 import difflib
+import functools
 import itertools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from absl import flags as absl_flags
@@ -61,7 +61,10 @@ def settings(flags: absl_flags.FlagValues) -> list[Setting]:
     if flags[name].present:
       value = flags[name].value
       raise errors.InputError(name, value, 'is also swept; give it once')
-  configs = [_read(flags, values) for values in given]
+  configs = [
+    RunConfig.read(flags, seed=0, **{n: _parse(n, v) for n, v in of.items()})
+    for of in given
+  ]
   _check_effects(flags, configs, names)
   for config in configs:
     unused = config.unused()
@@ -118,17 +121,18 @@ def _check_name(flag: str, text: str, name: str) -> None:
     raise errors.InputError(flag, text, f'there is no flag {name}{hint}')
 
 
-def _read(flags: absl_flags.FlagValues, given: Mapping[str, str]) -> RunConfig:
-  """Returns the flags of a run with other values of some."""
-  own = copy.deepcopy(flags)
-  for name, value in given.items():
-    try:
-      own[name].parse(value)
-      own.validate_all_flags()
-    except absl_flags.Error as error:
-      hint = str(error).partition(f'--{name}={value}: ')[2] or str(error)
-      raise errors.InputError(name, value, hint) from error
-  return RunConfig.read(own, seed=0)
+@functools.cache
+def _parse(name: str, value: str) -> Any:
+  """Returns the value of a flag, as the command line would."""
+  field = next(f for f in dataclasses.fields(RunConfig) if f.name == name)
+  flags = absl_flags.FlagValues()
+  field.metadata['add'](flags, '', name)
+  try:
+    flags(['safl-sweep', f'--{name}={value}'])
+  except absl_flags.Error as error:
+    hint = str(error).partition(f'--{name}={value}: ')[2] or str(error)
+    raise errors.InputError(name, value, hint) from error
+  return flags[name].value
 
 
 def _check_effects(

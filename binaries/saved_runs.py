@@ -49,19 +49,21 @@ def find(patterns: str, own: pathlib.Path) -> list[SavedRun]:
     patterns: of paths, separated by commas, as --runs has them.
     own: the folder to write to, which is passed over.
   """
-  saved: list[SavedRun] = []
+  saved, others = [], []
   paths = [
     path
     for pattern in patterns.split(',')
     for path in sorted(glob.glob(os.path.expanduser(pattern.strip())))
   ]
   for path in map(pathlib.Path, dict.fromkeys(paths)):
-    if path.resolve() != own.resolve():
+    if path.is_dir() and path.resolve() != own.resolve():
       run = _read(path)
-      if isinstance(run, SavedRun):
-        saved.append(run)
+      if run is None:
+        others.append(path.name)
       else:
-        logging.info('%s is left out: %s', path, run)
+        saved.append(run)
+  if others:
+    logging.info('not runs with a finished round: %s', ', '.join(others))
   if not saved:
     hint = 'there is no run; give the folders of runs, such as runs/*'
     raise errors.InputError('runs', patterns, hint)
@@ -72,19 +74,17 @@ def find(patterns: str, own: pathlib.Path) -> list[SavedRun]:
   return saved
 
 
-def _read(path: pathlib.Path) -> SavedRun | str:
-  """Reads a run, or says why the folder is none."""
+def _read(path: pathlib.Path) -> SavedRun | None:
+  """Reads a run; None if the folder is none or has no finished round."""
   from safl_tf.training import hparams as hparams_lib
   from safl_tf.training import metrics_log, run_directory
 
-  if not run_directory.is_run(path):
-    return 'not a run'
+  if not run_directory.is_run(path) or not (path / 'metrics.csv').is_file():
+    return None
   hparams = hparams_lib.read(path, 'runs')
-  if hparams is None or not (path / 'metrics.csv').is_file():
-    return 'has no metrics'
   history = metrics_log.read_csv(path / 'metrics.csv')
-  if not history:
-    return 'has no finished round'
+  if hparams is None or not history:
+    return None
   identity = hparams['identity']
   test_data = tuple(identity.get(name) for name in _TEST_DATA)
   flags = _used(hparams['flags'])
@@ -133,12 +133,15 @@ def to_compare(saved: Sequence[SavedRun]) -> 'list[tables.Run]':
 
 
 def _differing(saved: Sequence[SavedRun]) -> list[str]:
-  """Returns the flags that differ; none if a run has no flags."""
+  """Returns the flags that differ between runs that use them.
+
+  There are none if Python code made a run, which has no flags.
+  """
   flags = [run.flags for run in saved if run.flags is not None]
   if len(flags) < len(saved):
     return []
   names = dict.fromkeys(name for of in flags for name in of)
-  values = {name: {repr(of.get(name)) for of in flags} for name in names}
+  values = {n: {repr(of[n]) for of in flags if n in of} for n in names}
   return [n for n in names if len(values[n]) > 1] or ['algorithm']
 
 

@@ -9,10 +9,10 @@ models and selections.
   safl-sweep --grid=algorithm=fedavg,safl --grid=epsilon=0.1,0.3 --rounds=50
 
 OUTPUT_DIR/EXPERIMENT has sweep.html, sweep.md, sweep.tex, sweep.csv (a row per
-setting), runs.csv (a row per run), plots/, all rewritten after each run, and a
-folder per run; tensorboard --logdir shows the runs on its HParams page. The
-same command resumes; with more values or seeds it trains only the new runs. A
-run that fails does not end the others.
+setting), runs.csv (a row per run), plots/, all rewritten while runs finish, and
+a folder per run; tensorboard --logdir shows them on its HParams page. The same
+command resumes; with more values or seeds it trains only the new runs. A run
+that fails does not end the others.
 """
 
 import contextlib
@@ -100,7 +100,8 @@ def main(flags: absl_flags.FlagValues) -> None:
     run.config.directory().check()
   missing = [run for run in runs if not runs_lib.is_complete(run.config)]
   processes = _processes(flags.processes, missing)
-  write = functools.partial(_write, path, runs, at_rounds, flags)
+  target = flags.target_accuracy
+  write = functools.partial(_write, path, runs, at_rounds, target)
   failures: list[str] = []
   with contextlib.ExitStack() as stack:
     if missing:
@@ -133,15 +134,17 @@ def _train(
 ) -> list[str]:
   """Trains runs; returns a line for each that failed."""
   failures: list[str] = []
+  from safl_tf.reporting import sweep as sweep_lib
+
   done = total - len(missing)
+  write_now_and_then = sweep_lib.occasionally(write)
   with tqdm.tqdm(total=total, initial=done, unit='run', disable=None) as bar:
     for run, failure, error in workers.map(missing):
       failure = failure if error is None else str(error)
       end = 'is finished' if failure is None else f'failed: {failure}'
       if failure is not None:
         failures.append(f'{run.label}: {failure}')
-      if error is None:
-        write()
+      write_now_and_then()
       done += 1
       bar.update()
       if bar.disable or failure is not None:
@@ -171,7 +174,7 @@ def _write(
   path: pathlib.Path,
   runs: Sequence[SweepRun],
   at_rounds: Sequence[int] | None,
-  flags: absl_flags.FlagValues,
+  target: float,
 ) -> str:
   """Writes the report on finished runs; returns its table as Markdown."""
   from safl_tf.reporting import comparison, tables
@@ -191,7 +194,7 @@ def _write(
     [tables.Run(run.setting, run.config.seed, rows) for run, rows in finished],
     runs_lib.describe(configs, len(finished)),
     at_rounds,
-    flags.target_accuracy,
+    target,
     runs_lib.shared_settings(configs, varied),
     configs[0].figure_formats,
   )

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from absl import flags as absl_flags
 from absl import logging
 
 from safl_tf.util import hardware
@@ -82,6 +83,7 @@ def _check(task: Check) -> None:
 @functools.cache
 def _start() -> None:
   """Starts the log of the process and TensorFlow."""
+  absl_flags.FLAGS.mark_as_parsed()  # absl's logging requires it
   logging.use_absl_handler()
   logging.get_absl_handler().setFormatter(None)
   logging.set_verbosity(logging.WARNING)

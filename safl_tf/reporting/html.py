@@ -96,7 +96,10 @@ def table(
     best: the row to mark with a star.
   """
   styles = {row: i for i, row in enumerate(keys)}
-  head = ''.join(f'<th scope="col">{html.escape(c)}</th>' for c in lines[0])
+  head = ''.join(
+    f'<th scope="col">{html.escape(c).replace(" %", "&nbsp;%")}</th>'
+    for c in lines[0]
+  )
   body = ''
   for i, (name, *cells) in enumerate(lines[1:]):
     key = _key(styles[i]) if i in styles else ''

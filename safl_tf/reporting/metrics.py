@@ -12,10 +12,7 @@ from safl_tf.training import metrics_log
 History = Sequence[metrics_log.Row]
 
 _FIXED = ('test_accuracy', 'test_top5_accuracy', 'test_loss')
-_CLIENT = re.compile(
-  r'client_(global|own|personalized)_(\w+)_'
-  r'(mean|weighted_mean|std|worst_decile|p5|p25|p50|p75|p95)'
-)
+_CLIENT = re.compile(r'client_(global|own|personalized)_(\w+)_p50')
 
 
 class Metric(NamedTuple):
@@ -70,24 +67,34 @@ def has_values(history: History, column: str) -> bool:
 
 def extra(histories: Iterable[History]) -> list[Metric]:
   """Returns the metrics of the test data besides accuracy and loss."""
-  columns = {
-    name: None
-    for history in histories
-    for name in (history[0] if history else ())
+  names = dict.fromkeys(n for history in histories for n in _filled(history))
+  return [
+    Metric(name, name.removeprefix('test_'))
+    for name in names
     if name.startswith('test_') and name not in _FIXED
-    if has_values(history, name)
-  }
-  return [Metric(name, name.removeprefix('test_')) for name in columns]
+  ]
 
 
 def of_clients(history: History) -> dict[str, list[str]]:
   """Returns metric -> models of the evaluations of the clients."""
   found: dict[str, list[str]] = {}
-  for column in history[0] if history else ():
+  for column in _filled(history):
     match = _CLIENT.fullmatch(column)
-    if match and match[3] == 'p50' and has_values(history, column):
+    if match:
       found.setdefault(match[2], []).append(match[1])
   return found
+
+
+def _filled(history: History) -> list[str]:
+  """Returns the columns that have values."""
+  return list(
+    dict.fromkeys(
+      name
+      for row in history
+      for name, value in row.items()
+      if value is not None
+    )
+  )
 
 
 def title(column: str) -> str:

@@ -8,6 +8,7 @@ of metrics, see `metrics_log`; rounds without a value are skipped.
 import contextlib
 import functools
 import io
+import logging
 import os
 import pathlib
 import re
@@ -264,6 +265,7 @@ def new_figure(path: Paths | None) -> Iterator[Any]:
   """
   import matplotlib.figure
 
+  logging.getLogger('fontTools').setLevel(logging.WARNING)  # else of each font
   several = [path] if isinstance(path, str | os.PathLike) else path or []
   contents = []
   style = matplotlib.rc_params_from_file(_STYLE, use_default_template=False)

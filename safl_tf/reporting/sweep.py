@@ -3,35 +3,24 @@
 `sweep` runs a function over a grid; the program safl-sweep shares the rest.
 """
 
-import functools
 import inspect
 import itertools
-import json
 import os
 import pathlib
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import tqdm
 
 from safl_tf.reporting import comparison, hparams_plugin, metrics, tables
-from safl_tf.training import metrics_log
-from safl_tf.util import (
-  atomic_io,
-  describe,
-  digests,
-  errors,
-  output_folder,
-  validation,
-  versions,
-)
+from safl_tf.util import digests, errors, output_folder, validation
 
 if TYPE_CHECKING:
   import pandas as pd
 
 _MAX_NAME = 100  # characters of a setting in the name of a folder
-_FINISHED = 'finished.json'  # run -> digest of the function that made it
 # Names that cannot be swept, and why.
 RESERVED = {
   'seed': 'is what seeds are for',
@@ -86,6 +75,20 @@ def write(
   return table
 
 
+def occasionally(function: Callable[[], Any]) -> Callable[[], None]:
+  """Returns a function whose calls take at most a tenth of the time."""
+  due = 0.0
+
+  def call() -> None:
+    nonlocal due
+    start = time.monotonic()
+    if start >= due:
+      function()
+      due = start + 10 * (time.monotonic() - start)
+
+  return call
+
+
 def sweep(
   function: Callable[..., Any],
   grid: Mapping[str, Sequence[Any]],
@@ -99,7 +102,7 @@ def sweep(
 
   Writes sweep.html, sweep.csv, sweep.md, sweep.tex, runs.csv, plots/ and a
   folder per run, as the program safl-sweep does. The same call continues where
-  another one ended: runs that the same function has finished are skipped.
+  another one ended, as `safl_tf.train` resumes each run from its folder.
 
   Args:
     function: called as function(**parameters, seed=..., output_dir=...) for
@@ -119,19 +122,27 @@ def sweep(
   settings = product(_check(function, grid, seeds))
   validation.limited('target', target, 'target_accuracy')
   folder = pathlib.Path(output_dir)
-  runs = list(itertools.product(settings, seeds))
   finished: list[tables.Run] = []
+
+  def report() -> None:
+    done = sorted(finished, key=lambda run: settings.index(dict(run.setting)))
+    paths = [folder / run_name(run.setting, run.seed) for run in done]
+    write(folder, comparison.Comparison(done, target=target), paths)
+
   with output_folder.opened(folder, 'sweep', 'output_dir'):
-    call = functools.partial(_call, folder, function, _digest(function))
+    report_now_and_then = occasionally(report)
+    runs = list(itertools.product(seeds, settings))
     disable = None if progress is None else not progress
-    for setting, seed in tqdm.tqdm(runs, unit='run', disable=disable):
-      finished.append(tables.Run(setting, seed, call(setting, seed)))
-      done = sorted(finished, key=lambda run: settings.index(dict(run.setting)))
-      write(
-        folder,
-        comparison.Comparison(done, target=target),
-        [folder / run_name(run.setting, run.seed) for run in done],
-      )
+    for seed, setting in tqdm.tqdm(runs, unit='run', disable=disable):
+      path = folder / run_name(setting, seed)
+      result = function(**setting, seed=seed, output_dir=str(path))
+      history = getattr(result, 'history', None)
+      if not history:
+        hint = 'must return the result of safl_tf.train'
+        raise errors.InputError('function', type(result).__name__, hint)
+      finished.append(tables.Run(setting, seed, history))
+      report_now_and_then()
+    report()
   return pd.DataFrame(
     [
       {**run.setting, 'seed': run.seed, **row}
@@ -172,47 +183,3 @@ def _check_once(name: str, values: Sequence[Any]) -> None:
   if not values or len(set(map(repr, values))) < len(values):
     hint = 'must have values, each of them once'
     raise errors.InputError(name, list(values), hint)
-
-
-def _digest(function: Callable[..., Any]) -> str | None:
-  """Returns a digest of a function and the versions; None if unknown."""
-  try:
-    text = describe.describe('function', function)
-  except errors.InputError:
-    return None  # runs resume from their folders instead
-  return digests.of_text(text + atomic_io.to_json(versions.find()))
-
-
-def _call(
-  folder: pathlib.Path,
-  function: Callable[..., Any],
-  digest: str | None,
-  setting: Setting,
-  seed: int,
-) -> Sequence[tables.Row]:
-  """Returns the history of a run; calls the function if it is not finished."""
-  name = run_name(setting, seed)
-  known = _read_finished(folder)
-  if digest is not None and known.get(name) == digest:
-    try:
-      rows = metrics_log.read_csv(folder / name / 'metrics.csv')
-    except (OSError, errors.InputError):
-      rows = []
-    if rows:
-      return rows
-  result = function(**setting, seed=seed, output_dir=str(folder / name))
-  history = getattr(result, 'history', None)
-  if not history:
-    hint = 'must return the result of safl_tf.train'
-    raise errors.InputError('function', type(result).__name__, hint)
-  if digest is not None:
-    atomic_io.write_json(folder / _FINISHED, {**known, name: digest})
-  return history
-
-
-def _read_finished(folder: pathlib.Path) -> dict[str, str]:
-  try:
-    known = json.loads((folder / _FINISHED).read_text(encoding='utf-8'))
-  except (OSError, ValueError):
-    return {}
-  return known if isinstance(known, dict) else {}

@@ -14,6 +14,11 @@ PROGRAMS = {
   'theory': ('--output_dir={place}/{name}', 'mine', 'output_dir'),
   'partition': ('--output_dir={place}/{name}', 'mine', 'output_dir'),
   'compare': ('--output_dir={place} --experiment={name}', 'mine', 'experiment'),
+  'sweep': (
+    '--output_dir={place} --experiment={name} --grid=epsilon=0.1',
+    'mine',
+    'experiment',
+  ),
   'reproduce': (
     '--output_dir={place} --experiment=early_accuracy --scale=smoke',
     'early_accuracy_smoke',
@@ -118,6 +123,7 @@ def test_a_name_that_is_too_long(call, no_tensorflow, tmp_path, program):
   [
     ('comparison', 'run', True),
     ('reproduction', 'run', True),
+    ('sweep', 'run', True),
     ('run', 'export', True),
     ('run', 'run', False),
     ('run', 'comparison', False),

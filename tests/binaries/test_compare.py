@@ -18,7 +18,13 @@ COMMAND = (
   '--jit_compile=false',
   '--experiment=both',
 )
-FILES = ('comparison.csv', 'comparison.html', 'comparison.md', 'runs.csv')
+FILES = (
+  'comparison.csv',
+  'comparison.html',
+  'comparison.md',
+  'comparison.tex',
+  'runs.csv',
+)
 PAIRS = [(name, seed) for name in ('fedavg', 'safl') for seed in (0, 1)]
 
 
@@ -141,14 +147,14 @@ def test_texts(made):
   assert '<title>both</title>' in page
   assert '<dt>epsilon</dt><dd>0.3</dd>' in page
   assert '<dt>algorithm</dt>' not in page
-  assert len(re.findall('class="curve [^>]* data-algorithm="safl"', page)) == 3
+  assert len(re.findall('class="curve [^>]* data-setting="safl"', page)) == 3
 
 
 @browser.needed
 def test_page_in_a_browser(made, tmp_path):
   dom = browser.render(made / 'comparison.html', tmp_path)
   for name in ('fedavg', 'safl'):
-    curves = re.findall(rf'<g class="curve [^>]*data-algorithm="{name}"', dom)
+    curves = re.findall(rf'<g class="curve [^>]*data-setting="{name}"', dom)
     assert len(curves) == 3
   assert 'role="button"' in dom  # the script has run
 

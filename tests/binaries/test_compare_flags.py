@@ -97,7 +97,7 @@ def test_help():
   assert out.endswith('\n[]\n')
   names = re.findall(r'^  --(?:\[no\])?(\w+): ', out, re.MULTILINE)
   inherited = programs.flag_names(run_config.RunConfig) | {'preset'}
-  own = {'algorithms', 'seeds', 'at_rounds', 'target_accuracy'}
+  own = {'algorithms', 'seeds', 'at_rounds', 'target_accuracy', 'runs'}
   assert set(names) == inherited - {'algorithm', 'seed'} | own
   assert len(names) == len(set(names))
   export = out.split('  --export: ')[1].split('  --')[0]

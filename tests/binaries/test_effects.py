@@ -50,6 +50,7 @@ TEXTS = {
   'experiment': 'other',
   'device': 'cpu',
   'ray_address': 'auto',
+  'figures': 'svg',
 }
 # Values of flags that conditions name by their kind.
 KINDS = {

@@ -13,6 +13,7 @@ from binaries import (
   partition,
   reproduce,
   runs,
+  sweep,
   theory,
 )
 from binaries.flags import data, run_config
@@ -37,6 +38,7 @@ PROGRAMS = {
       'seeds': '1',
       'at_rounds': '3',
       'target_accuracy': '0.5',
+      'runs': 'saved',
     },
   ),
   'evaluate': (
@@ -62,6 +64,19 @@ PROGRAMS = {
       'list': 'true',
       'data_dir': '.',
       'speech_dir': '.',
+      'figures': 'svg',
+    },
+  ),
+  'sweep': (
+    sweep,
+    {'grid': 'epsilon=0.1'},
+    {
+      'grid': 'epsilon=0.2',
+      'point': 'temperature=9',
+      'seeds': '1',
+      'processes': '2',
+      'at_rounds': '3',
+      'target_accuracy': '0.5',
     },
   ),
   'theory': (
@@ -103,6 +118,9 @@ def did(monkeypatch, tmp_path):
   patch(compare, '_load', lambda *args: None)
   patch(runs, 'is_complete', lambda *args: True)
   patch(compare, '_write', record('write', ''))
+  patch(compare, '_compare_saved', record('saved'))
+  patch(sweep, '_write', record('write', ''))
+  patch(sweep, '_processes', record('processes', 1))
   patch(reproduce, '_reproduce', record('reproduce'))
   patch(trials, 'run', record('trials'))
   patch(report, 'write', record('report', ''))
@@ -166,7 +184,7 @@ def test_no_flag_is_left_out(name):
   """A new flag needs a case here."""
   module, _, others = PROGRAMS[name]
   flags = set(programs.parse(define(module)))
-  if name in ('compare', 'partition'):
+  if name in ('compare', 'partition', 'sweep'):
     flags -= SHARED - {'seed', 'output_dir'} if name == 'partition' else SHARED
   if name == 'evaluate':
     flags -= programs.flag_names(data.Data)

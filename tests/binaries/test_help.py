@@ -93,7 +93,7 @@ def test_there_are_presets():
   assert {*DATASETS[1:], 'mnist_n40', 'mnist_n80', 'mnist_n120'} < names
 
 
-@pytest.mark.parametrize('program', ['train', 'compare', 'partition'])
+@pytest.mark.parametrize('program', ['train', 'compare', 'sweep', 'partition'])
 def test_list_of_presets(program, call):
   outcome = call(program, '--preset=list')
   assert (outcome.code, outcome.err) == (0, '')
@@ -102,7 +102,7 @@ def test_list_of_presets(program, call):
   assert all(len(line.split()) > 5 for line in lines)
 
 
-@pytest.mark.parametrize('program', ['train', 'compare', 'partition'])
+@pytest.mark.parametrize('program', ['train', 'compare', 'sweep', 'partition'])
 def test_unknown_preset(program, call, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   outcome = call(program, '--preset=mnist_80')

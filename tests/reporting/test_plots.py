@@ -216,3 +216,58 @@ def test_curves_write_nothing_and_draw_what_there_is(tmp_path, monkeypatch):
   assert drawn == [[2.0, 1.0], [0.4]]
   assert os.listdir(tmp_path) == []
   assert len(plots.curves([], 'nothing').axes) == 1
+
+
+def test_a_task_without_accuracy_and_classes(tmp_path):
+  history = [
+    {**row, 'test_accuracy': None, 'test_auc': row['round'] / 9}
+    for row in make_history(3)
+  ]
+  sizes = np.array([3, 1, 2])
+  plots.write_all(tmp_path, history, None, None, '', ('svg',), sizes)
+  names = {'loss', 'annealing', 'uploads', 'auc', 'partition'}
+  written = set(os.listdir(tmp_path / 'plots'))
+  assert written == {f'{name}.svg' for name in names}
+  (axes,) = plots.client_sizes(sizes, tmp_path / 'a.png', '').axes
+  heights, _, _ = axes.patches[0].get_data()
+  assert heights.tolist() == [3, 2, 1]
+
+
+def test_client_evaluation(tmp_path):
+  models = {'global': 0.5, 'own': 0.6, 'personalized': 0.7}
+  spread = {'p5': -0.2, 'p25': -0.1, 'p50': 0, 'p75': 0.1, 'p95': 0.2}
+  history = make_history(6)
+  for row in history[1::2]:
+    for model, base in models.items():
+      for name, off in spread.items():
+        row[f'client_{model}_accuracy_{name}'] = base + off + row['round'] / 100
+        row[f'client_{model}_loss_{name}'] = base + off
+  names, counts = list('0123456789'), make_counts(4, 10)
+  plots.write_all(tmp_path, history, counts, names, 'title')
+  assert image_size(tmp_path / 'plots' / 'clients.png')
+  figure = plots.client_evaluation(history, tmp_path / 'a.png', 'title')
+  accuracy, loss = figure.axes
+  assert accuracy.get_ylabel() == 'accuracy of clients (%)'
+  assert loss.get_ylabel() == 'loss of clients'
+  drawn = curves(accuracy)
+  assert list(drawn) == [f'{model} model' for model in models]
+  x, y = drawn['own model']
+  assert x.tolist() == [2, 4, 6]
+  np.testing.assert_allclose(y, [62, 64, 66])
+  assert len({line.get_color() for line in accuracy.lines}) == 3
+  wide, narrow = accuracy.collections[:2]
+  heights = [
+    np.ptp(band.get_paths()[0].vertices[:, 1]) for band in (wide, narrow)
+  ]
+  assert heights[0] > heights[1]
+
+
+@pytest.mark.parametrize('suffix, start', [('pdf', b'%PDF'), ('svg', b'<?xml')])
+def test_formats(tmp_path, suffix, start):
+  paths = plots.paths(tmp_path, 'a', [suffix, 'png'])
+  plots.loss(make_history(3), paths, 'title')
+  assert paths[0].read_bytes().startswith(start)
+  assert image_size(paths[1])
+  first = paths[0].read_bytes()
+  plots.loss(make_history(3), paths[0], 'title')
+  assert paths[0].read_bytes() == first
