@@ -39,7 +39,7 @@ ALLOWED = {
     'util',
     'version',
   ),
-  'reporting': ('util',),
+  'reporting': ('training.metrics_log', 'util'),
   'experiments': (
     'algorithms',
     'core',

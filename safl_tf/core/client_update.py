@@ -16,7 +16,6 @@ from safl_tf.core import (
   client_config,
   cohort,
   flat_model,
-  optimizer,
 )
 from safl_tf.core import task as task_lib
 
@@ -89,6 +88,8 @@ class ClientUpdate:
     data: tuple[Any, Any, Any],
     device: str = '/CPU:0',
   ):
+    from safl_tf.core import optimizer
+
     self._model = model
     self._task = task
     self._algorithm = algorithm
@@ -468,6 +469,11 @@ class ClientUpdate:
     kept, upload = trained.kept, trained.upload
     self.keeps_model = 'z' in kept
     return frozenset(n for n in upload if upload[n] is kept.get(n))
+
+  @property
+  def reads_text(self) -> bool:
+    """Whether any input of the model is text."""
+    return any(a.dtype == tf.string for a in tf.nest.flatten(self._x))
 
   def zero_arrays(self) -> tuple[algorithm_lib.Arrays, algorithm_lib.Arrays]:
     """Returns zeros for what a client keeps and for what it receives."""

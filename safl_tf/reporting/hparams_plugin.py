@@ -40,7 +40,7 @@ def write_experiment(
     (4, ((1, name), (4, kind.pop() if len(kind) == 1 else _STRING)))
     for name, kind in kinds.items()
   ]
-  tag = metrics_log.TAGS.get(metric.column, metric.column)
+  tag = metrics_log.tag_of(metric.column)
   shown = (5, ((1, ((2, tag),)), (3, metric.title)))
   _write(folder, {'experiment': (2, (*infos, shown))})
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import safl_tf
-from safl_tf.core import heads, losses, task
+from safl_tf.core import losses, task
 from safl_tf.util import errors
 from tests import tiny, tiny_rounds
 
@@ -168,10 +168,6 @@ UNKNOWN = {
     lambda: chain(layers.Dense(3), layers.Softmax(axis=0)),
     r'\(Softmax\)',
   ),
-  'compiled with a loss of the user': (
-    lambda: compiled(tiny.Subclassed(), lambda y, z: z),
-    'Subclassed',
-  ),
 }
 
 
@@ -185,6 +181,15 @@ def test_unknown(make, text):
       model=make, clients=CLIENTS, from_logits=given, loss='categorical'
     )
     assert trainer.task.options.from_logits is given
+
+
+def test_a_loss_of_the_user_needs_no_word():
+  own = lambda y, outputs: keras.losses.sparse_categorical_crossentropy(
+    y, outputs, from_logits=True
+  )
+  model = compiled(chain(layers.Dense(3, activation='relu')), own)
+  task = tiny_rounds.make(model=model, clients=CLIENTS).task
+  assert task.options.from_logits is None and task.accuracy == 'class'
 
 
 CONTRADICTIONS = {

@@ -43,9 +43,7 @@ def test_scores_equal_numpy():
   log_sums = np.log(np.exp(logits.astype(np.float64)).sum(axis=1))
   losses = log_sums - logits[np.arange(50), y]
   assert found.loss == pytest.approx(losses.mean(), rel=1e-6)
-  np.testing.assert_array_equal(
-    found.class_counts, np.bincount(y, minlength=8)
-  )
+  np.testing.assert_array_equal(found.class_counts, np.bincount(y, minlength=8))
   for c in range(8):
     assert found.class_accuracy[c] == pytest.approx(first[y == c].mean())
 
@@ -110,9 +108,7 @@ def test_other_losses():
   assert score(y_hat, y, from_logits=False).loss == pytest.approx(
     2.3026, abs=5e-5
   )
-  assert score(y_hat, y, 'paper', False).loss == pytest.approx(
-    3.2508, abs=5e-5
-  )
+  assert score(y_hat, y, 'paper', False).loss == pytest.approx(3.2508, abs=5e-5)
 
 
 @pytest.mark.parametrize('jit_compile', [False, True])
@@ -127,9 +123,7 @@ def test_predict_equals_the_model(monkeypatch, jit_compile):
     expected = model(x[rows], training=False)
     found = predict(z, rows)
     assert found.mask is None
-    np.testing.assert_allclose(
-      found.outputs, expected, rtol=1e-5, atol=1e-6
-    )
+    np.testing.assert_allclose(found.outputs, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(
