@@ -51,6 +51,10 @@ TEXTS = {
   'device': 'cpu',
   'ray_address': 'auto',
   'figures': 'svg',
+  'loss': 'paper',
+  'metrics': 'mse',
+  'score': 'binary_accuracy',
+  'class_weight': '0:2',
 }
 # Values of flags that conditions name by their kind.
 KINDS = {
@@ -214,7 +218,8 @@ def states():
       state = {}
       for flag, values in case.items():
         if isinstance(values, Others):
-          names = FIELDS[flag].metadata['names'] or [FIELDS[flag].default]
+          default = FIELDS[flag].default
+          names = FIELDS[flag].metadata['names'] or [default, other_value(flag)]
           value = next(n for n in names if n in values)
         else:
           value = next(iter(values))
