@@ -235,7 +235,7 @@ def _score(
 
   from . import factories
 
-  first, *_ = _predict(path, model, dataset.x_test[:2])
+  first = _predict(path, model, dataset.x_test[:2])
   is_model = isinstance(model, keras.Model)
   compiled = task_lib.of_compiled(model) if is_model else task_lib.Options()
   if options.loss is None and compiled.loss is None:

@@ -188,7 +188,7 @@ def test_other_metrics_are_loaded_and_drawn(copied):
   assert run.history.test_mae.tolist()[1:] == [0.5, 0.25]
   assert 'test_mae=0.25' in repr(run)
   labels = [axes.get_ylabel() for axes in run.plot().axes]
-  assert labels == ['test accuracy (%)', 'loss', 'mae']
+  assert labels == ['test accuracy (%)', 'loss', 'test mae']
 
 
 def test_loading_does_not_import_tensorflow(runs):
