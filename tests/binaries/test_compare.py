@@ -65,9 +65,11 @@ def made(tmp_path_factory, dense, recorded):
       recorded['loaded'].append(name)
       return load(name, *args)
 
-    def run_and_record(trainer, schedule, seed, test_data, folder, *args):
+    def run_and_record(
+      trainer, schedule, seed, test_data, folder, *args, **more
+    ):
       recorded['partitions'][folder.path.name] = trainer.clients.rows.tobytes()
-      return run(trainer, schedule, seed, test_data, folder, *args)
+      return run(trainer, schedule, seed, test_data, folder, *args, **more)
 
     patch.setattr(registry, 'load', load_and_record)
     patch.setattr(loop, 'run', run_and_record)

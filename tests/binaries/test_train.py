@@ -307,7 +307,7 @@ def test_export_that_fails(train, monkeypatch, error):
 def test_ctrl_c(train, monkeypatch):
   from safl_tf.training import loop
 
-  def stop(*args):
+  def stop(*args, **options):
     raise KeyboardInterrupt
 
   monkeypatch.setattr(loop, 'run', stop)

@@ -208,7 +208,7 @@ def test_curves_write_nothing_and_draw_what_there_is(tmp_path, monkeypatch):
     {'round': 2, 'test_accuracy': None, 'test_loss': 1.0, 'test_mae': None},
   ]
   figure = plots.curves(history, 'mine')
-  assert [axes.get_ylabel() for axes in figure.axes] == ['loss', 'mae']
+  assert [axes.get_ylabel() for axes in figure.axes] == ['loss', 'test mae']
   assert figure.axes[0].get_title('left') == 'mine'
   drawn = [
     line.get_ydata().tolist() for axes in figure.axes for line in axes.lines
