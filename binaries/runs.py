@@ -87,9 +87,7 @@ def check_data(
   from safl_tf.data import examples
   from safl_tf.training import identity
 
-  test_data = examples.Examples(
-    dataset.x_test, dataset.y_test, dataset.w_test
-  )
+  test_data = examples.Examples(dataset.x_test, dataset.y_test, dataset.w_test)
   part = identity.of_inputs(dataset.x_train, test_data)
   for config in configs:
     config.directory().check_part(part)

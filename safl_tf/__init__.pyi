@@ -25,9 +25,11 @@ from safl_tf.core.state import RoundMetrics as RoundMetrics
 from safl_tf.data import partition as partition
 from safl_tf.data.client_data import ClientData as ClientData
 from safl_tf.data.targets import class_numbers as class_numbers
+from safl_tf.models.char_gru import char_gru as char_gru
 from safl_tf.models.fast.folded_conv import FoldedConvPool2D as FoldedConvPool2D
 from safl_tf.models.lenet5 import lenet5 as lenet5
 from safl_tf.models.light_vgg import light_vgg as light_vgg
+from safl_tf.models.mlp import mlp as mlp
 from safl_tf.reporting.sweep import sweep as sweep
 from safl_tf.rules import aggregate as aggregate
 from safl_tf.rules import client_work as client_work
@@ -35,6 +37,8 @@ from safl_tf.rules import gate as gate
 from safl_tf.rules import mix as mix
 from safl_tf.rules import select as select
 from safl_tf.training.callbacks import Callback as Callback
+from safl_tf.training.client_evaluation import ClientScores as ClientScores
+from safl_tf.training.client_evaluation import evaluate as evaluate
 from safl_tf.training.loop import train as train
 from safl_tf.training.result import Result as Result
 from safl_tf.training.run import Run as Run
