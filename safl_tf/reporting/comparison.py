@@ -12,9 +12,9 @@ from safl_tf.util import atomic_io
 
 _CLIENTS = (
   'Tests on the own examples of each client, which nobody trains on, in the '
-  'last round that has them: the global model, the model that the client keeps, and '
-  'the global model after some steps on the examples of the client. Statistics '
-  'are over clients, ± over seeds.'
+  'last round that has them: the global model, the model that the client '
+  'keeps, and the global model after some steps on the examples of the client. '
+  'Statistics are over clients, ± over seeds.'
 )
 _MAX_CURVES = 14  # settings that charts show; the best ones if there are more
 
