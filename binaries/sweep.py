@@ -91,10 +91,10 @@ def main(flags: absl_flags.FlagValues) -> None:
   """Trains the missing runs; writes the table and the page."""
   runs = runs_of(flags)
   path = runs[0].config.path.parent
-  at_rounds = None
-  if flags.at_rounds is not None:
+  given, at_rounds = flags.at_rounds, None
+  if given is not None:
     rounds = runs[0].config.rounds
-    at_rounds = group.parse_integers('at_rounds', flags.at_rounds, 1, rounds)
+    at_rounds = sorted(group.parse_integers('at_rounds', given, 1, rounds))
   output_folder.check(path, 'sweep', 'experiment')
   for run in runs:
     run.config.directory().check()
@@ -105,7 +105,8 @@ def main(flags: absl_flags.FlagValues) -> None:
   failures: list[str] = []
   with contextlib.ExitStack() as stack:
     if missing:
-      workers = pool.Pool(sweep_worker.work, processes, program.describe)
+      count = min(processes, len(missing))
+      workers = pool.Pool(sweep_worker.work, count, program.describe)
       stack.enter_context(workers)
       check = workers.call(sweep_worker.Check(missing, runs)).error
       if check is not None:
@@ -122,8 +123,8 @@ def main(flags: absl_flags.FlagValues) -> None:
   if failures:
     for failure in failures:
       logging.error('%s', failure)
-    count = f'{len(failures)} of {len(runs)} runs'
-    raise errors.RunError(f'{count} failed; the same command tries again')
+    which = f'{len(failures)} of {len(runs)} runs'
+    raise errors.RunError(f'{which} failed; the same command tries again')
 
 
 def _train(
@@ -133,9 +134,9 @@ def _train(
   write: Callable[[], str],
 ) -> list[str]:
   """Trains runs; returns a line for each that failed."""
-  failures: list[str] = []
   from safl_tf.reporting import sweep as sweep_lib
 
+  failures: list[str] = []
   done = total - len(missing)
   write_now_and_then = sweep_lib.occasionally(write)
   with tqdm.tqdm(total=total, initial=done, unit='run', disable=None) as bar:
