@@ -467,7 +467,9 @@ def _weights(
   weights = clients.sample_weight
   if class_weight is None:
     return weights
-  of_class = task_lib.class_weights(class_weight, clients.num_classes)
+  from safl_tf.core import task_resolution
+
+  of_class = task_resolution.class_weights(class_weight, clients.num_classes)
   values = of_class[clients.y]
   return values if weights is None else weights * values
 
@@ -486,6 +488,8 @@ def _flat_model(
   options: task_lib.Options,
 ) -> tuple[flat_model.FlatModel, task_lib.Task]:
   """Flattens a model, and checks that it takes the data and fits the labels."""
+  from safl_tf.core import task_resolution
+
   # Keras takes text as tensors only.
   text = lambda a: tf.constant(a) if a.dtype.kind == 'S' else a
   example = tf.nest.map_structure(lambda a: text(a[:2]), clients.x)
@@ -504,7 +508,7 @@ def _flat_model(
   if not tf.is_tensor(outputs) or not outputs.shape:
     hint = f'must have one output, not {type(outputs).__name__}'
     raise errors.InputError('model', flat.template.name, hint)
-  task = task_lib.resolve(
+  task = task_resolution.resolve(
     options,
     flat.compiled,
     flat.template,

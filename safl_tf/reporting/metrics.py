@@ -4,12 +4,10 @@ A history is a run's rows of metrics, see `metrics_log`.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from safl_tf.training import metrics_log
-
-History = Sequence[metrics_log.Row]
+History = Sequence[Mapping[str, float | int | None]]
 
 _FIXED = ('test_accuracy', 'test_top5_accuracy', 'test_loss')
 _CLIENT = re.compile(r'client_(global|own|personalized)_(\w+)_p50')
