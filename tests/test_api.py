@@ -9,7 +9,6 @@ import safl_tf
 from safl_tf.algorithms import registry
 from safl_tf.core import executors, losses, optimizer
 from safl_tf.data import partition
-from safl_tf.models import lenet5, light_vgg
 from safl_tf.util import choices
 
 ROOT = pathlib.Path(safl_tf.__file__).parent.parent
@@ -80,8 +79,8 @@ def test_every_loss_is_known(name):
 
 
 def test_models_and_partitions_have_functions():
-  made = {lenet5.lenet5.__name__, light_vgg.light_vgg.__name__}
-  assert made == set(choices.MODELS)
+  for name in choices.MODELS:
+    assert callable(getattr(safl_tf, name))
   for name in choices.PARTITIONS:
     assert hasattr(
       partition, {'client': 'by_client', 'labels': 'by_labels'}.get(name, name)

@@ -7,7 +7,7 @@ import safl_tf
 from safl_tf import attacks
 from safl_tf.algorithms import registry
 from safl_tf.core import client_config, process
-from safl_tf.training import evaluation, loop
+from safl_tf.training import client_evaluation, loop
 from safl_tf.util import choices, errors
 from tests import tiny
 
@@ -150,7 +150,7 @@ def test_they_are_recorded(kind, tmp_path):
   recorded = json.loads((tmp_path / 'attack.json').read_text())
   assert recorded['kind'] == kind and recorded['fraction'] == 0.2
   assert recorded['clients'] == result.process.malicious.tolist()
-  table = evaluation.client_table(result.process, result.state)
+  table = client_evaluation.client_table(result.process, result.state)
   malicious = [k for k, row in enumerate(table) if row['malicious']]
   assert malicious == recorded['clients']
   with pytest.raises(errors.InputError, match='attack was'):

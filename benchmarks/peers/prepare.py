@@ -48,7 +48,7 @@ def main() -> None:
   expected = []
   for _ in range(ROUNDS):
     state, _ = trainer.next(state)
-    loss = safl.test_loss(trainer, state.z_bar, dataset.x_test, dataset.y_test)
+    loss = safl.test_loss(trainer, state, dataset.x_test, dataset.y_test)
     expected.append(loss)
     print(f'round {state.t}: test loss {loss:.6f}')
   plan = [

@@ -13,7 +13,7 @@ from benchmarks.peers import common
 from safl_tf import version
 from safl_tf.algorithms import fed_avg
 from safl_tf.core import process
-from safl_tf.data import client_data
+from safl_tf.data import client_data, examples
 from safl_tf.models import lenet5
 from safl_tf.training import evaluation
 
@@ -32,15 +32,15 @@ def make_process(
 
 def test_loss(
   trainer: process.FederatedProcess,
-  z_bar: np.ndarray | None,
+  state: process.FederatedState,
   x: np.ndarray,
   y: np.ndarray,
 ) -> float:
   """Returns the mean cross-entropy of the global model."""
-  if z_bar is None:
-    raise ValueError('there is no global model')
-  predict = evaluation.build_predict(trainer.model, x, trainer.jit_compile)
-  return evaluation.score(predict(z_bar, np.arange(len(y))), y).loss
+  data = examples.Examples(x, y)
+  scores = evaluation.StateEvaluator(trainer, state, data)(state)
+  assert scores is not None
+  return scores.loss
 
 
 def run(work: common.Work) -> tuple[str, str, list[float], float]:
@@ -52,7 +52,7 @@ def run(work: common.Work) -> tuple[str, str, list[float], float]:
   for _ in work.plan:
     state, _ = trainer.next(state)
     stopwatch()
-  loss = test_loss(trainer, state.z_bar, work.x_test, work.y_test)
+  loss = test_loss(trainer, state, work.x_test, work.y_test)
   return 'safl_tf', version.__version__, stopwatch.seconds, loss
 
 

@@ -505,7 +505,7 @@ def _flat_model(
       getattr(model, 'name', getattr(model, '__name__', 'given')),
       f'does not take inputs of shape {shapes} ({errors.reason(error)})',
     ) from error
-  if not tf.is_tensor(outputs) or not outputs.shape:
+  if not tf.is_tensor(outputs) or outputs.shape.rank == 0:
     hint = f'must have one output, not {type(outputs).__name__}'
     raise errors.InputError('model', flat.template.name, hint)
   task = task_resolution.resolve(

@@ -469,6 +469,11 @@ class ClientUpdate:
     self.keeps_model = 'z' in kept
     return frozenset(n for n in upload if upload[n] is kept.get(n))
 
+  @property
+  def reads_text(self) -> bool:
+    """Whether any input of the model is text."""
+    return any(a.dtype == tf.string for a in tf.nest.flatten(self._x))
+
   def zero_arrays(self) -> tuple[algorithm_lib.Arrays, algorithm_lib.Arrays]:
     """Returns zeros for what a client keeps and for what it receives."""
 

@@ -107,8 +107,11 @@ def resolve(
     name = str(options.score or 'accuracy')
     scores = _probe('score', name, score, first, outputs)
     if scores.shape != values.shape:
-      hint = f'must return values of shape {tuple(values.shape)}, as the loss'
-      raise errors.InputError('score', f'{name} {tuple(scores.shape)}', hint)
+      argument, one, other = 'score', scores.shape, values.shape
+      if options.score is None:
+        argument, name, one, other = 'loss', kind.name, other, one
+      hint = f'must return values of shape {tuple(other)}, not {tuple(one)}'
+      raise errors.InputError(argument, name, hint)
   shape = tuple(values.shape[1:])
   positions = mask is not None or shape != ()
   return task._replace(score=score, shape=shape, positions=positions)
@@ -339,8 +342,8 @@ def _accuracy_of(task: task_lib.Task) -> losses.Loss | None:
   threshold = 0.0 if task.activation else 0.5
 
   def of_class(y: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-    right = tf.argmax(outputs, axis=-1, output_type=tf.int32) == y
-    return tf.cast(right, tf.float32)
+    chosen = tf.argmax(outputs, axis=-1, output_type=tf.int32)
+    return tf.cast(chosen == tf.cast(y, tf.int32), tf.float32)
 
   def of_one_hot(y: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
     return of_class(tf.argmax(y, axis=-1, output_type=tf.int32), outputs)
@@ -364,7 +367,13 @@ def _probe(
     shapes = f'y {list(y.shape)} and outputs {list(outputs.shape)}'
     hint = f'cannot be computed for {shapes} ({errors.reason(error)})'
     raise errors.InputError(argument, name, hint) from error
-  if not values.shape or values.shape[0] != len(outputs):
+  if values.shape.rank == 0 or values.shape[0] != len(outputs):
     hint = f'must return a value for each example, not {list(values.shape)}'
     raise errors.InputError(argument, name, hint)
+  alone = function(y[:1], outputs[:1])
+  same = alone.shape[1:] == values.shape[1:]
+  if not same or not np.allclose(alone, values[:1], 1e-3, 1e-5, equal_nan=True):
+    shapes = f'y {list(y.shape)} and outputs {list(outputs.shape)}'
+    hint = 'must not depend on other examples of the batch, but does with'
+    raise errors.InputError(argument, name, f'{hint} {shapes}')
   return values

@@ -217,7 +217,7 @@ class ClientData:
     validation.limited('test_fraction', test_fraction, 'client_test_fraction')
     validation.limited('seed', seed)
     in_test = np.full(len(self.y), -1, np.int8)  # -1 is undecided
-    for k in range(self.num_clients):
+    for k in np.argsort(self.sizes, kind='stable').tolist():
       rng = seeds.generator(seed, seeds.Role.SPLIT, k)
       rows = rng.permutation(np.unique(self.indices(k)))
       m = len(rows)

@@ -147,6 +147,7 @@ class ClientEvaluator:
       process's clients also have models of their own.
     personalize_steps: local steps of the global model before its third test; 0
       leaves it out.
+    argument: the user's name of `clients`.
   """
 
   def __init__(
@@ -155,16 +156,17 @@ class ClientEvaluator:
     state: process_lib.FederatedState,
     clients: client_data.ClientData,
     personalize_steps: int = 0,
+    argument: str = 'clients',
   ):
     takes = "a ClientData with the clients' test examples"
-    validation.instance('clients', clients, client_data.ClientData, takes)
+    validation.instance(argument, clients, client_data.ClientData, takes)
     validation.integer('personalize_steps', personalize_steps, low=0)
     self._process = process
     self._clients = clients
     self._steps = personalize_steps
     known = {name: k for k, name in enumerate(process.clients.client_ids)}
     self._known = [known.get(name) for name in clients.client_ids]
-    self._check()
+    self._check(argument)
     self._tools = functools.lru_cache(maxsize=2)(self._create_tools)
     evaluator, _ = self._tools(process.trainer_of(state))
     names = evaluator.names
@@ -225,7 +227,7 @@ class ClientEvaluator:
       models.append('personalized')
     return models
 
-  def _check(self) -> None:
+  def _check(self, argument: str) -> None:
     process, clients = self._process, self._clients
     if self._steps and process.algorithm.alone:
       hint = 'has no effect: with this algorithm there is no global model'
@@ -240,11 +242,11 @@ class ClientEvaluator:
     ]
     if self._steps and unknown:
       hint = 'is no client of the process, so that it has nothing to train on'
-      raise errors.InputError('clients', unknown[0], hint)
+      raise errors.InputError(argument, unknown[0], hint)
     try:
       examples_lib.check_alike(clients.y, process.clients.y, 'those trained on')
     except errors.InputError as error:
-      raise examples_lib.within('clients', error) from None
+      raise examples_lib.within(argument, error) from None
 
   def _create_tools(
     self, trainer: client_trainer.ClientTrainer

@@ -201,6 +201,8 @@ def train(
   if test_clients is None:
     _refuse('eval_clients_every', eval_clients_every, 1, 'test_clients')
     _refuse('personalize_steps', personalize_steps, 0, 'test_clients')
+    if test_data is None and not client_table:
+      _refuse('metrics', metrics, None, 'test_data or test_clients')
   process = process_lib.FederatedProcess(
     model,
     clients,
@@ -359,7 +361,11 @@ class _Evaluators:
     self.columns = [f'test_{name}' for name in self._on_test.names]
     if test_clients is not None:
       self._on_clients = client_evaluation.ClientEvaluator(
-        process, state, test_clients, schedule.personalize_steps
+        process,
+        state,
+        test_clients,
+        schedule.personalize_steps,
+        'test_clients',
       )
       self.columns += self._on_clients.names
     if schedule.stop_at_accuracy is not None and (

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import safl_tf
-from safl_tf.core import flat_model, losses
+from safl_tf.core import losses, task, task_resolution
 from safl_tf.util import errors
 from tests import tiny, tiny_rounds
 
@@ -122,18 +122,18 @@ KNOWN = {
     ),
     True,
   ),
-  'compiled with another loss': (
-    lambda: compiled(chain(layers.Dense(3)), 'mse'),
-    True,
-  ),
 }
 
 
 @pytest.mark.parametrize('make, expected', KNOWN.values(), ids=KNOWN)
 def test_known(make, expected):
-  model = make()
-  found = losses.are_logits(model, None, losses.compiled_from_logits(model))
-  assert found is expected
+  model, y = make(), np.zeros(2, np.int32)
+  x = np.zeros((2, *(model.input_shape[1:] if model.built else (8,))))
+  found = task_resolution.resolve(
+    task.Options(), task.of_compiled(model), model, model(x), y, None
+  )
+  assert found.options.from_logits is expected
+  assert found.activation == ('softmax' if expected else None)
 
 
 # a model -> what the message says about it
@@ -168,10 +168,6 @@ UNKNOWN = {
     lambda: chain(layers.Dense(3), layers.Softmax(axis=0)),
     r'\(Softmax\)',
   ),
-  'compiled with a loss of the user': (
-    lambda: compiled(tiny.Subclassed(), lambda y, z: z),
-    'Subclassed',
-  ),
 }
 
 
@@ -181,8 +177,19 @@ def test_unknown(make, text):
   with pytest.raises(errors.InputError, match=hint):
     tiny_rounds.make(model=make, clients=CLIENTS)
   for given in True, False:
-    flat = flat_model.FlatModel(make, X[:2], given)
-    assert flat.from_logits is given
+    trainer = tiny_rounds.make(
+      model=make, clients=CLIENTS, from_logits=given, loss='categorical'
+    )
+    assert trainer.task.options.from_logits is given
+
+
+def test_a_loss_of_the_user_needs_no_word():
+  own = lambda y, outputs: keras.losses.sparse_categorical_crossentropy(
+    y, outputs, from_logits=True
+  )
+  model = compiled(chain(layers.Dense(3, activation='relu')), own)
+  task = tiny_rounds.make(model=model, clients=CLIENTS).task
+  assert task.options.from_logits is None and task.accuracy == 'class'
 
 
 CONTRADICTIONS = {
@@ -235,7 +242,7 @@ def test_contradictions(options, hint):
 def test_the_argument_wins_over_a_compiled_loss():
   model = compiled(chain(layers.Dense(3)), CROSS())
   trainer = tiny_rounds.make(model=model, clients=CLIENTS, from_logits=True)
-  assert trainer.model.from_logits
+  assert trainer.task.activation == 'softmax'
 
 
 def test_outputs_are_never_looked_at():
@@ -247,4 +254,4 @@ def test_outputs_are_never_looked_at():
   outputs = model(X[:2]).numpy()
   np.testing.assert_allclose(outputs.sum(axis=1), 1, rtol=1e-6)
   trainer = tiny_rounds.make(model=model, clients=CLIENTS)
-  assert trainer.model.from_logits
+  assert trainer.task.activation == 'softmax'

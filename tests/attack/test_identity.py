@@ -254,7 +254,7 @@ CASES = {
   'batch_size': ({}, config(batch_size=9), ['batch_size was 8, is 9']),
   'learning_rate': ({}, config(learning_rate=0.03), ['learning_rate was 0.02']),
   'optimizer': ({}, config(optimizer='adam'), ['optimizer was sgd, is adam']),
-  'loss': ({}, config(loss='paper'), ['loss was categorical, is paper']),
+  'loss': ({}, {'loss': 'paper'}, ['loss was categorical, is paper']),
   'reduction': ({}, config(loss_reduction='mean'), ['loss_reduction']),
   'client work': (
     {},

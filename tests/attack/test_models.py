@@ -30,7 +30,8 @@ def test_fed_ma_keeps_what_the_user_said():
   algorithm = safl_tf.build_fed_ma('bbp', fedma_schedule='oneshot')
   trainer = tiny_rounds.make(algorithm, make, CLIENTS, from_logits=True)
   states, _ = tiny_rounds.run(trainer, 2)
-  assert trainer.model_of(states[-1]).from_logits
+  task = trainer.trainer_of(states[-1]).task
+  assert task.options.from_logits and task.activation == 'softmax'
   assert trainer.get_model(states[-1]).count_params() >= 51
 
 

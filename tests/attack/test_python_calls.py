@@ -5,6 +5,7 @@ written.
 """
 
 import math
+import re
 
 import keras
 import numpy as np
@@ -24,7 +25,16 @@ TRAIN = {
   'clients': [None, [1], {}, (X, Y), safl_tf.ClientData],
   'algorithm': ['safl', 3, safl_tf.build_safl],
   'config': [{}, 3, {'batch_size': 3}, safl_tf.LocalConfig],
-  'test_data': [X, 3, 'x', (X,), (X, Y, Y), (X, Y[:3]), (X, None), (X, Y + 9)],
+  'test_data': [
+    X,
+    3,
+    'x',
+    (X,),
+    (X, Y, Y[:3]),
+    (X, Y[:3]),
+    (X, None),
+    (X, Y + 9),
+  ],
   'rounds': [True, 0, -1, 1.5, '3', None],
   'seed': ['0', 1.5, None, True, -1, [0]],
   'init': [None, 3, 'zeros', []],
@@ -35,6 +45,13 @@ TRAIN = {
   'client_store': [None, 3, 'disk'],
   'attack': ['sign_flip', 3, {}, safl_tf.Attack],
   'from_logits': ['yes', 1, 0],
+  'loss': [3, 'hinj', [], keras.losses.Huber, lambda y: y],
+  'metrics': [3, 'auc', [3], ['aucc'], [keras.metrics.AUC], {'a': 'auc'}],
+  'score': [3, 'accuracyy', [], 'accuracy', keras.metrics.AUC],
+  'class_weight': [3, {9: 1.0}, {0: -1.0}, {0: 'x'}, {'a': 1.0}, [1.0]],
+  'test_clients': [3, (X, Y), [CLIENTS], safl_tf.ClientData],
+  'eval_clients_every': [0, '1', None, True, 2],
+  'personalize_steps': [-1, '1', None, True, 2],
   'eval_every': [0, '1', None, True],
   'checkpoint_every': [0, 1.5, None],
   'keep_checkpoints': [0, 'a', None],
@@ -57,11 +74,12 @@ def test_train(argument, value, tmp_path, monkeypatch):
     'model': tiny.dense,
     'clients': CLIENTS,
     'output_dir': tmp_path / 'run',
+    **({'test_data': (X, Y)} if argument == 'metrics' else {}),
     argument: value,
   }
   with pytest.raises(errors.InputError) as caught:
     safl_tf.train(**options)
-  assert caught.value.argument.split(':')[0] == argument
+  assert re.split(r'[:\[]', caught.value.argument)[0] == argument
   assert '\n' not in str(caught.value)
   assert list(tmp_path.iterdir()) == []
 
@@ -203,7 +221,6 @@ CALLS = {
     lambda: safl_tf.LocalConfig(optimizer=keras.optimizers.SGD),
     'optimizer',
   ),
-  'a loss': (lambda: safl_tf.LocalConfig(loss=None), 'loss'),
   'a shape': (lambda: safl_tf.lenet5(28), 'input_shape'),
   'a flat shape': (lambda: safl_tf.light_vgg((28, 28)), 'input_shape'),
   'images too small for LeNet-5': (

@@ -66,7 +66,6 @@ def test_defaults_are_the_papers():
     batch_size=50,
     learning_rate=0.002,
     optimizer='sgd',
-    loss='categorical',
     loss_reduction='sum',
     anneal_clock='round',
   )
@@ -80,7 +79,6 @@ def test_defaults_are_the_papers():
     ('learning_rate', 0),
     ('learning_rate', math.nan),
     ('optimizer', 'sdg'),
-    ('loss', 'mse'),
     ('loss_reduction', 'max'),
     ('anneal_clock', 'epoch'),
     ('holdout', 0),

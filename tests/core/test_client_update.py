@@ -15,6 +15,8 @@ from safl_tf.core import (
   cohort,
   flat_model,
   seeds,
+  task,
+  task_resolution,
 )
 from safl_tf.core.executors import base
 from safl_tf.rules import gate
@@ -44,11 +46,21 @@ def linear(classes=tiny.CLASSES, before=(), **options):
 class Client:
   """A compiled local update and what is needed to call it."""
 
-  def __init__(self, make, jit=False, algorithm=None, config=CONFIG, x=X, y=Y):
+  def __init__(
+    self, make, jit=False, algorithm=None, config=CONFIG, x=X, y=Y, loss=None
+  ):
     self.config = config
     self.flat = flat_model.FlatModel(make, x[:2])
+    template = self.flat.template
+    self.learned = task_resolution.resolve(
+      task.Options(loss), task.Options(), template, template(x[:2]), y, None
+    )
     update = client_update.ClientUpdate(
-      self.flat, algorithm or safl_tf.build_fed_avg(), config, x, y
+      self.flat,
+      self.learned,
+      algorithm or safl_tf.build_fed_avg(),
+      config,
+      (x, y, None),
     )
     self.update = base.CompiledRound(
       update,
@@ -209,10 +221,11 @@ def test_regularizers_count(reduction):
 )
 @pytest.mark.parametrize('softmax', [False, True])
 def test_loss_of_uniform_predictions(loss, expected, softmax):
-  config = dataclasses.replace(CONFIG, loss=loss, learning_rate=1e-9)
+  config = dataclasses.replace(CONFIG, learning_rate=1e-9)
   activation = 'softmax' if softmax else None
-  client = Client(lambda: linear(10, activation=activation), config=config)
-  assert client.flat.from_logits is not softmax
+  make = lambda: linear(10, activation=activation)
+  client = Client(make, config=config, loss=loss)
+  assert client.learned.options.from_logits is not softmax
   update = client.run(client.plan(20), np.zeros(90, np.float32))
   assert update.train_loss == pytest.approx(expected, abs=5e-5)
 

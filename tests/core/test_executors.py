@@ -344,9 +344,14 @@ def test_bytes_of_a_step_follow_the_batch():
 
   def measured(batch_size):
     config = client_config.LocalConfig(batch_size=batch_size)
-    trainer = make('serial', SAFL, lenet5.lenet5, images((28, 28, 1)))
+    clients = images((28, 28, 1))
+    trainer = make('serial', SAFL, lenet5.lenet5, clients)
     update = client_update.ClientUpdate(
-      trainer.model, trainer.algorithm, config, *images_and_labels()
+      trainer.model,
+      trainer.task,
+      trainer.algorithm,
+      config,
+      (clients.x, clients.y, None),
     )
     return vectorized.step_bytes(update, update.signature(3))
 
@@ -354,11 +359,6 @@ def test_bytes_of_a_step_follow_the_batch():
   # One layer alone, the first convolution, has 24·24·6 float32 an image.
   assert large - small > 90 * 24 * 24 * 6 * 4
   assert 2 < large / small < 10
-
-
-def images_and_labels():
-  clients = images((28, 28, 1))
-  return clients.x, clients.y
 
 
 TWO_DEVICES = """

@@ -21,7 +21,7 @@ def key(k):
 
 def outputs(flat, z, x, training=False, seed=SEED):
   parts = flat.unflatten(tf.constant(z), tf.constant(seed))
-  return flat.apply(parts, x, training)[0].numpy()
+  return flat.apply(parts, x, training).outputs.numpy()
 
 
 def head(*before):
@@ -248,7 +248,7 @@ def test_moving_statistics_are_updated():
   flat = flat_model.FlatModel(lambda: head(layers.BatchNormalization()), X)
   z = flat.init(key(1))
   parts = flat.unflatten(tf.constant(z), tf.constant(SEED))
-  _, _, non_trainable = flat.apply(parts, X, training=True)
+  non_trainable = flat.apply(parts, X, training=True).non_trainable
   mean = next(v for v in non_trainable if v.dtype == tf.float32)
   np.testing.assert_allclose(mean, 0.01 * X.mean(axis=0), rtol=1e-4, atol=1e-6)
   after = flat.flatten(flat_model.Parts(parts.trainable, non_trainable))
@@ -277,11 +277,11 @@ def test_layers_own_losses():
   flat = flat_model.FlatModel(make, X)
   z = flat.init(key(1))
   parts = flat.unflatten(tf.constant(z), tf.constant(SEED))
-  _, extra, _ = flat.apply(parts, X, training=True)
+  extra = flat.apply(parts, X, training=True).extra
   assert float(extra) == pytest.approx(0.01 * (z[:32] ** 2).sum(), rel=1e-5)
   plain = flat_model.FlatModel(tiny.dense, X)
   parts = plain.unflatten(plain.init(key(1)), tf.constant(SEED))
-  assert plain.apply(parts, X, training=True)[1] == 0
+  assert plain.apply(parts, X, training=True).extra == 0
 
 
 def adapted():
@@ -361,13 +361,6 @@ def test_what_the_user_gave_may_change_later():
   model.layers[0].set_weights([np.zeros((8, 5)), np.zeros(5)])
   np.testing.assert_array_equal(flat.init(key(1)), z)
   assert (flat.to_model(z).layers[0].get_weights()[0] == 0.25).all()
-
-
-@pytest.mark.parametrize('softmax', [True, False])
-def test_logits_or_probabilities(softmax):
-  tail = [layers.Softmax()] if softmax else []
-  make = lambda: keras.Sequential(tiny.dense().layers + tail)
-  assert flat_model.FlatModel(make, X).from_logits is not softmax
 
 
 def test_input_spec():

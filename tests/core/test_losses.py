@@ -113,12 +113,15 @@ def test_gradients_of_logits(name):
     assert gradient[i, j] == pytest.approx(expected, abs=2e-5)
 
 
-def test_probabilities():
+def test_activate():
+  values = tf.constant(outputs())
   np.testing.assert_allclose(
-    losses.probabilities(tf.constant(outputs()), True), softmax(outputs())
+    losses.activate(values, 'softmax'), softmax(outputs())
   )
-  y_hat = tf.constant(softmax(outputs()))
-  assert losses.probabilities(y_hat, False) is y_hat
+  np.testing.assert_allclose(
+    losses.activate(values, 'sigmoid'), 1 / (1 + np.exp(-outputs()))
+  )
+  assert losses.activate(values, None) is values
 
 
 def test_refused():

@@ -9,7 +9,7 @@ import tensorflow as tf
 import safl_tf
 from safl_tf.core import client_config, process
 from safl_tf.training import (
-  evaluation,
+  client_evaluation,
   identity,
   loop,
   metrics_log,
@@ -260,15 +260,15 @@ def test_stop_at_accuracy(trainer, tmp_path):
 
 def test_client_table(trainer):
   state = run(trainer, 2).state
-  table = evaluation.client_table(trainer, state)
+  table = client_evaluation.client_table(trainer, state)
   assert [row['client'] for row in table] == ['0', '1', '2', '3']
   for k, row in enumerate(table):
     rows = CLIENTS.indices(k)
     y = CLIENTS.y[rows]
     assert row['examples'] == len(rows) and row['labels'] == len(set(y))
     for column, z in (
-      ('own_accuracy', state.client_models[k]),
-      ('global_accuracy', state.z_bar),
+      ('own_train_accuracy', state.client_models[k]),
+      ('global_train_accuracy', state.z_bar),
     ):
       outputs = np.asarray(trainer.model.to_model(z)(CLIENTS.x[rows]))
       assert row[column] == pytest.approx(np.mean(outputs.argmax(1) == y))

@@ -37,6 +37,7 @@ class Vectorized:
       _MAX_ON_GPU if options.on_gpu else _MAX_ON_CPU,
     )
     self.stack = balanced(options.cohort, len(updates), max_stack)
+    self._reads_text = updates[0].reads_text
     exact = not (options.per_example or options.jit_compile)
     runner = _Stacked(exact)
     stacked = tf.nest.map_structure(
@@ -69,6 +70,8 @@ class Vectorized:
 
   def trace(self) -> None:
     """Traces the round, which fails for operations that cannot be stacked."""
+    if self._reads_text:
+      raise ValueError('it reads text')  # whose parts differ in number
     for compiled in self._rounds:
       compiled.trace()
 

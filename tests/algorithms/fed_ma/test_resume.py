@@ -5,7 +5,7 @@ import pytest
 
 import safl_tf
 from safl_tf.training import (
-  evaluation,
+  client_evaluation,
   export,
   loop,
   metrics_log,
@@ -115,11 +115,11 @@ def test_a_grown_model_is_exported(grown, tmp_path):
 
 def test_client_table(grown):
   _, done = grown
-  table = evaluation.client_table(done.process, done.state)
+  table = client_evaluation.client_table(done.process, done.state)
   clients = done.process.clients
   for k, row in enumerate(table):
-    assert 'own_accuracy' not in row  # clients keep no model
+    assert 'own_train_accuracy' not in row  # clients keep no model
     rows = clients.indices(k)
     outputs = np.asarray(done.model(clients.x[rows]))
     accuracy = np.mean(outputs.argmax(axis=1) == clients.y[rows])
-    assert row['global_accuracy'] == pytest.approx(accuracy)
+    assert row['global_train_accuracy'] == pytest.approx(accuracy)
