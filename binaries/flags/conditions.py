@@ -78,7 +78,7 @@ def kind(flag: str, value: Any) -> Any:
   """Returns 'csv:FILE', 'manifest:FILE', 'FILE.keras' or the value itself."""
   if flag == 'dataset':
     return _FORMS.get(spec.split(value)[0], value)
-  if flag == 'partition' and value.startswith('manifest:'):
+  if flag == 'partition' and str(value).startswith('manifest:'):
     return 'manifest:FILE'
   if flag == 'model' and value.endswith('.keras'):
     return 'FILE.keras'

@@ -75,7 +75,7 @@ class Dataset:
     """The JSON values that are stored with a model trained on this data."""
     metadata: dict[str, Any] = {'class_names': list(self.class_names)}
     if self.task != 'classification':
-      metadata['task'] = self.task
+      metadata['targets'] = self.task
     for name in ('standardised', 'target_standardised', 'categories'):
       if getattr(self, name) is not None:
         metadata[name] = getattr(self, name)

@@ -51,6 +51,10 @@ TEXTS = {
   'device': 'cpu',
   'ray_address': 'auto',
   'figures': 'svg',
+  'loss': 'paper',
+  'metrics': 'mse',
+  'score': 'binary_accuracy',
+  'class_weight': '0:2',
 }
 # Values of flags that conditions name by their kind.
 KINDS = {
@@ -214,7 +218,8 @@ def states():
       state = {}
       for flag, values in case.items():
         if isinstance(values, Others):
-          names = FIELDS[flag].metadata['names'] or [FIELDS[flag].default]
+          default = FIELDS[flag].default
+          names = FIELDS[flag].metadata['names'] or [default, other_value(flag)]
           value = next(n for n in names if n in values)
         else:
           value = next(iter(values))
@@ -250,6 +255,13 @@ def calls(monkeypatch):
   ids[0] = 10  # a client with one example
   names = tuple('0123456789')
   data = dataset_lib.Dataset('d', x, y, x, y, 10, names, client_ids=ids)
+  flat = x.reshape(3000, -1)
+  table = dataclasses.replace(data, x_train=flat, x_test=flat)
+
+  def load(name, data_dir, options):
+    is_table = name.startswith('csv:') and options.image_size is None
+    return record('load', table if is_table else data)(name, data_dir, options)
+
   result = loop.Result(None, [], None, None)
 
   @dataclasses.dataclass
@@ -258,7 +270,7 @@ def calls(monkeypatch):
       made.append(('directory', (path, keep), {}))
 
   patch = monkeypatch.setattr
-  patch(data_registry, 'load', record('load', data))
+  patch(data_registry, 'load', load)
   made_process = types.SimpleNamespace(close=lambda: None)
   patch(process, 'FederatedProcess', record('process', made_process))
   patch(loop, 'run', record('run', result))

@@ -18,12 +18,13 @@ from binaries import (
 )
 from binaries.flags import data, run_config
 from binaries.flags import partition as partition_flags
+from safl_tf.core import task
 from safl_tf.data import dataset as dataset_lib
 from safl_tf.data import registry
 from safl_tf.experiments.theory import report, trials
 from safl_tf.reporting import plots
-from safl_tf.training import evaluation, run_directory
 from safl_tf.training import export as export_lib
+from safl_tf.training import run_directory, scores
 from tests.binaries import programs
 
 SHARED = programs.flag_names(run_config.RunConfig) | {'preset'}
@@ -44,7 +45,13 @@ PROGRAMS = {
   'evaluate': (
     evaluate,
     {'model': 'a'},
-    {'model': 'b', 'loss': 'paper', 'from_logits': 'true', 'trust': 'true'},
+    {
+      'model': 'b',
+      'loss': 'paper',
+      'metrics': 'mse',
+      'from_logits': 'true',
+      'trust': 'true',
+    },
   ),
   'export': (
     export,
@@ -127,7 +134,7 @@ def did(monkeypatch, tmp_path):
   loaded = types.SimpleNamespace(
     model=None,
     input_spec=None,
-    from_logits=True,
+    task={'activation': 'softmax'},
     metadata={},
     round_number=1,
   )
@@ -136,28 +143,24 @@ def did(monkeypatch, tmp_path):
     run_directory, 'load', lambda path, *args: (made.append(path), loaded)[1]
   )
   patch(export_lib, 'export', record('export', []))
-  patch(evaluate, '_load', lambda path, logits: (None, None, logits))
+  patch(
+    evaluate,
+    '_load',
+    lambda path, logits, compiled: (
+      None,
+      None,
+      task.Options(from_logits=logits),
+    ),
+  )
   patch(evaluate, '_check_trust', record('trust'))
-  patch(evaluate, '_predict', record('predict'))
   for name in 'ab':
     (tmp_path / name).mkdir()
   x, y = np.zeros((600, 28, 28, 1), np.uint8), np.arange(600) % 10
   names = tuple('0123456789')
   loaded_data = dataset_lib.Dataset('d', x, y, x, y, 10, names)
   patch(registry, 'load', lambda *args: loaded_data)
-  result = types.SimpleNamespace(
-    loss=1.0,
-    accuracy=1.0,
-    top5_accuracy=1.0,
-    class_counts=[],
-    class_accuracy=[],
-  )
-
-  def scores(outputs, labels, loss, from_logits):
-    made.append(('score', loss, from_logits))
-    return result
-
-  patch(evaluation, 'score', scores)
+  result = scores.Scores(1.0, 1.0, 1.0, {}, None, None)
+  patch(evaluate, '_score', record('score', result))
   patch(plots, 'partition', lambda *args: args[2].touch())
   monkeypatch.chdir(tmp_path)
   return made

@@ -40,8 +40,11 @@ def test_takes_the_settings_of_the_run(finished, call, tmp_path):
   run = tmp_path / 'run'
   shutil.copytree(finished, run)
   hparams = json.loads((run / 'hparams.json').read_text())
-  hparams['flags'] |= {'loss': 'paper', 'dataset': 'cifar10', 'data_dir': 'no'}
+  hparams['flags'] |= {'dataset': 'cifar10', 'data_dir': 'no'}
   (run / 'hparams.json').write_text(json.dumps(hparams))
+  described = json.loads((run / 'model.json').read_text())
+  described['task']['loss'] = 'paper'
+  (run / 'model.json').write_text(json.dumps(described))
   outcome = call('evaluate', f'--model={run}')
   assert outcome.code == 2
   assert outcome.err == (

@@ -16,9 +16,11 @@ TOPICS = [
   'model',
   'algorithm',
   'local training',
+  'loss and metrics',
   'aggregation',
   'attack',
   'run',
+  'evaluation on clients',
   'hardware',
   'Ray',
 ]

@@ -58,7 +58,7 @@ def test_files_of_a_run(finished):
     image = (finished / 'plots' / f'{name}.png').read_bytes()
     assert image.startswith(b'\x89PNG')
   described = json.loads((finished / 'model.json').read_text())
-  assert described['from_logits'] is True
+  assert described['task']['from_logits'] is True
   assert described['class_names'] == list('0123456789')
   assert not (finished / 'export').exists()
   assert not list(finished.rglob('.partial-*'))
@@ -228,7 +228,8 @@ def test_user_model(train, tmp_path, call):
   outcome, run = train(*arguments, model=tmp_path / 'blocks.keras')
   assert outcome.code == 0, outcome.err
   loaded = run_directory.load(run)
-  assert isinstance(loaded.model, keras.Model) and not loaded.from_logits
+  assert isinstance(loaded.model, keras.Model)
+  assert loaded.task['from_logits'] is False
   # Nothing is learned: what remains are the weights of the file. Only the
   # statistics of batch normalization, which start from there too, have changed.
   for mine, given in zip(

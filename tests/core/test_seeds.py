@@ -65,6 +65,7 @@ def test_roles_keep_their_numbers():
     'ATTACK': 8,
     'MATCH': 9,
     'HOLDOUT': 10,
+    'SPLIT': 11,
   }
   expected = np.random.SeedSequence(3, spawn_key=(4, 2, 10, 20))
   np.testing.assert_array_equal(

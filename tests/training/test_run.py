@@ -153,7 +153,7 @@ def test_clients(runs):
   table = safl_tf.load_run(runs[0] / 'safl').clients
   assert table.client.tolist() == NAMES
   assert table.examples.tolist() == [20, 13, 31, 6, 1]
-  assert 'global_accuracy' in table
+  assert 'global_train_accuracy' in table
   table = safl_tf.load_run(runs[0] / 'avg').clients
   assert table.client.tolist() == NAMES
   assert list(table) == ['client', 'examples']
