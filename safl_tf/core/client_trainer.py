@@ -177,7 +177,9 @@ class ClientTrainer:
     other._algorithm = algorithm
     other._attack, other._suspects = None, self._suspects[:0]
     other._config = dataclasses.replace(self._config, holdout=None)
-    other._task_options = other._task_options._replace(score=None)
+    other.task = self.task._replace(
+      options=self.task.options._replace(score=None)
+    )
     other._steps = other._max_steps = steps
     other._max_measured = 0
     other._options = self._options._replace(max_steps=steps, max_measured=0)
