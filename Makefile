@@ -1,18 +1,22 @@
 # make run   the main job: SAFL on the bundled MNIST sample
 # make test  every test
+# make test-slow    whole runs, and clusters that lose nodes
 # make test-attack  the slow attacks: killed runs, failing disks, fuzzed files
 # make check ruff and mypy
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test test-attack check clean
+.PHONY: run test test-slow test-attack check clean
 
 run: $(VENV)/.installed
 	$(BIN)/safl-train
 
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest
+
+test-slow: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -m slow
 
 test-attack: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m attack tests/attack

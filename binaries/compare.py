@@ -30,7 +30,7 @@ from safl_tf.util import choices, errors, hardware, output_folder, validation
 
 from . import program, saved_runs
 from . import runs as runs_lib
-from .flags import group
+from .flags import group, report
 from .flags.run_config import RunConfig
 
 if TYPE_CHECKING:
@@ -56,14 +56,6 @@ class _Comparison(group.Group, topic='comparison'):
     f'{", ".join(choices.ALGORITHMS)}.',
   )
   seeds: str = group.text('0', 'Seeds of all random draws, comma-separated.')
-  at_rounds: str | None = group.text(
-    None,
-    'Rounds to report the accuracy at, separated by commas; a quarter, half '
-    'and three quarters of the rounds if not given.',
-  )
-  target_accuracy: float = group.real(
-    0.9, 'Test accuracy to which rounds and megabytes are counted.'
-  )
   runs: str | None = group.text(
     None,
     'Folders of runs to compare in place of training, separated by commas; * '
@@ -113,22 +105,13 @@ def _vary(config: RunConfig, algorithm: str, seed: int) -> RunConfig:
   ).resolve()
 
 
-def at_rounds_of(flags: absl_flags.FlagValues, rounds: int) -> Sequence[int]:
-  """Returns the rounds to report the accuracy at."""
-  from safl_tf.reporting import tables
-
-  if flags.at_rounds is None:
-    return tables.quarters(rounds)
-  return sorted(group.parse_integers('at_rounds', flags.at_rounds, 1, rounds))
-
-
 def main(flags: absl_flags.FlagValues) -> None:
   """Trains the missing runs; writes the table and the page."""
   if flags.runs is not None:
     _compare_saved(flags)
     return
   runs, shared = comparison_of(flags)
-  at_rounds = at_rounds_of(flags, runs[0].rounds)
+  at_rounds = report.at_rounds(flags, runs[0].rounds)
   path = runs[0].path.parent
   _check_folders(path, runs, shared)
   missing = [run for run in runs if not runs_lib.is_complete(run)]
@@ -177,7 +160,7 @@ def _compare_saved(flags: absl_flags.FlagValues) -> None:
   content = comparison.Comparison(
     saved_runs.to_compare(saved),
     sentences,
-    at_rounds_of(flags, max(rounds)),
+    report.at_rounds(flags, max(rounds)),
     flags.target_accuracy,
     saved_runs.shared_settings(saved),
     config.figure_formats,
@@ -250,6 +233,7 @@ def _write(
 def define(flags: absl_flags.FlagValues) -> None:
   """Adds the flags of safl-compare."""
   _Comparison.define(flags)
+  report.Report.define(flags)
   RunConfig.define(flags, omit=_VARIED)
   flags.set_default('export', 'none')
   experiment = flags['experiment']

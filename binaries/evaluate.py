@@ -172,6 +172,7 @@ def _load(
     The model, its metadata if known, and what is known of its loss.
   """
   from safl_tf.core import task as task_lib
+  from safl_tf.core import task_resolution
   from safl_tf.training import run_directory
 
   from . import factories
@@ -179,7 +180,7 @@ def _load(
   folder = pathlib.Path(path)
   if run_directory.is_run(folder):
     run = run_directory.load(folder, 'model')
-    options = task_lib.from_json(run.task)
+    options = task_resolution.from_json(run.task)
     _check_known(from_logits, options.from_logits)
     return run.model, run.metadata, options
   metadata, known = _exported(folder)
@@ -230,6 +231,7 @@ def _score(
   import keras
 
   from safl_tf.core import task as task_lib
+  from safl_tf.core import task_resolution
   from safl_tf.training import keras_metrics
   from safl_tf.training import scores as scores_lib
 
@@ -242,7 +244,9 @@ def _score(
     options = options._replace(loss=factories.LOSSES.get(dataset.task))
   y, num_classes = dataset.y_test, dataset.num_classes
   try:
-    task = task_lib.resolve(options, compiled, model, first, y, num_classes)
+    task = task_resolution.resolve(
+      options, compiled, model, first, y, num_classes
+    )
   except errors.InputError as error:
     if error.argument != 'model':
       raise

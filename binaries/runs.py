@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import pathlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from safl_tf.util import errors
@@ -95,12 +95,18 @@ def check_data(
 
 def describe(runs: Sequence[RunConfig], finished: int) -> list[str]:
   """Describes runs and their progress, in a sentence each."""
-  config, seeds = runs[0], list(dict.fromkeys(str(run.seed) for run in runs))
-  clients = f'{config.num_clients} clients, ' if config.num_clients else ''
-  word = 'seeds' if len(seeds) > 1 else 'seed'
+
+  def values(read: Callable[[RunConfig], Any]) -> str:
+    return ', '.join(dict.fromkeys(str(read(run)) for run in runs))
+
+  known = all(run.num_clients for run in runs)
+  clients = f'{values(lambda r: r.num_clients)} clients, ' if known else ''
+  seeds = values(lambda run: run.seed)
+  word = 'seeds' if ',' in seeds else 'seed'
   sentences = [
-    f'{pathlib.Path(config.model).stem} on {config.dataset}, {clients}'
-    f'{config.rounds} rounds, {word} {", ".join(seeds)}.'
+    f'{values(lambda run: pathlib.Path(run.model).stem)} on '
+    f'{values(lambda run: run.dataset)}, {clients}{runs[0].rounds} rounds, '
+    f'{word} {seeds}.'
   ]
   if finished < len(runs):
     sentences.append(f'So far, {finished} of {len(runs)} runs are finished.')

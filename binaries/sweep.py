@@ -32,7 +32,7 @@ from safl_tf.util import errors, hardware, output_folder, validation
 
 from . import points, pool, program, sweep_worker
 from . import runs as runs_lib
-from .flags import group
+from .flags import group, report
 from .flags.run_config import RunConfig
 from .sweep_worker import SweepRun
 
@@ -55,14 +55,6 @@ class _Sweep(group.Group, topic='sweep'):
     None,
     'Number of runs at a time, which share the cores; by the cores and the '
     'memory if not given.',
-  )
-  at_rounds: str | None = group.text(
-    None,
-    'Rounds to report the accuracy at, separated by commas; a quarter, half '
-    'and three quarters of the rounds if not given.',
-  )
-  target_accuracy: float = group.real(
-    0.9, 'Test accuracy to which rounds and megabytes are counted.'
   )
 
 
@@ -91,10 +83,7 @@ def main(flags: absl_flags.FlagValues) -> None:
   """Trains the missing runs; writes the table and the page."""
   runs = runs_of(flags)
   path = runs[0].config.path.parent
-  at_rounds = None
-  if flags.at_rounds is not None:
-    rounds = runs[0].config.rounds
-    at_rounds = group.parse_integers('at_rounds', flags.at_rounds, 1, rounds)
+  at_rounds = report.at_rounds(flags, runs[0].config.rounds)
   output_folder.check(path, 'sweep', 'experiment')
   for run in runs:
     run.config.directory().check()
@@ -105,7 +94,8 @@ def main(flags: absl_flags.FlagValues) -> None:
   failures: list[str] = []
   with contextlib.ExitStack() as stack:
     if missing:
-      workers = pool.Pool(sweep_worker.work, processes, program.describe)
+      count = min(processes, len(missing))
+      workers = pool.Pool(sweep_worker.work, count, program.describe)
       stack.enter_context(workers)
       check = workers.call(sweep_worker.Check(missing, runs)).error
       if check is not None:
@@ -122,8 +112,8 @@ def main(flags: absl_flags.FlagValues) -> None:
   if failures:
     for failure in failures:
       logging.error('%s', failure)
-    count = f'{len(failures)} of {len(runs)} runs'
-    raise errors.RunError(f'{count} failed; the same command tries again')
+    which = f'{len(failures)} of {len(runs)} runs'
+    raise errors.RunError(f'{which} failed; the same command tries again')
 
 
 def _train(
@@ -133,9 +123,9 @@ def _train(
   write: Callable[[], str],
 ) -> list[str]:
   """Trains runs; returns a line for each that failed."""
-  failures: list[str] = []
   from safl_tf.reporting import sweep as sweep_lib
 
+  failures: list[str] = []
   done = total - len(missing)
   write_now_and_then = sweep_lib.occasionally(write)
   with tqdm.tqdm(total=total, initial=done, unit='run', disable=None) as bar:
@@ -173,7 +163,7 @@ def _processes(given: int | None, missing: Sequence[SweepRun]) -> int:
 def _write(
   path: pathlib.Path,
   runs: Sequence[SweepRun],
-  at_rounds: Sequence[int] | None,
+  at_rounds: Sequence[int],
   target: float,
 ) -> str:
   """Writes the report on finished runs; returns its table as Markdown."""
@@ -206,6 +196,7 @@ def _write(
 def define(flags: absl_flags.FlagValues) -> None:
   """Adds the flags of safl-sweep."""
   _Sweep.define(flags)
+  report.Report.define(flags)
   RunConfig.define(flags, omit=('seed',))
   flags.set_default('export', 'none')
   experiment = flags['experiment']

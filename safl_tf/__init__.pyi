@@ -37,6 +37,7 @@ from safl_tf.rules import gate as gate
 from safl_tf.rules import mix as mix
 from safl_tf.rules import select as select
 from safl_tf.training.callbacks import Callback as Callback
+from safl_tf.training.client_evaluation import ClientScores as ClientScores
 from safl_tf.training.client_evaluation import evaluate as evaluate
 from safl_tf.training.loop import train as train
 from safl_tf.training.result import Result as Result

@@ -39,7 +39,7 @@ ALLOWED = {
     'util',
     'version',
   ),
-  'reporting': ('training.metrics_log', 'util'),
+  'reporting': ('util',),
   'experiments': (
     'algorithms',
     'core',

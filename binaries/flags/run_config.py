@@ -91,7 +91,10 @@ class ClientTests(Group, topic='evaluation on clients'):
     0,
     'Local steps of the global model on the examples of a client before it is '
     'tested there once more; 0 is without.',
-    _TESTED,
+    When(
+      client_test_fraction=Others([None]),
+      algorithm=Others(['centralized', 'local_only']),
+    ),
   )
 
 

@@ -177,7 +177,9 @@ class ClientTrainer:
     other._algorithm = algorithm
     other._attack, other._suspects = None, self._suspects[:0]
     other._config = dataclasses.replace(self._config, holdout=None)
-    other._task_options = other._task_options._replace(score=None)
+    other.task = self.task._replace(
+      options=self.task.options._replace(score=None)
+    )
     other._steps = other._max_steps = steps
     other._max_measured = 0
     other._options = self._options._replace(max_steps=steps, max_measured=0)
@@ -467,7 +469,9 @@ def _weights(
   weights = clients.sample_weight
   if class_weight is None:
     return weights
-  of_class = task_lib.class_weights(class_weight, clients.num_classes)
+  from safl_tf.core import task_resolution
+
+  of_class = task_resolution.class_weights(class_weight, clients.num_classes)
   values = of_class[clients.y]
   return values if weights is None else weights * values
 
@@ -486,6 +490,8 @@ def _flat_model(
   options: task_lib.Options,
 ) -> tuple[flat_model.FlatModel, task_lib.Task]:
   """Flattens a model, and checks that it takes the data and fits the labels."""
+  from safl_tf.core import task_resolution
+
   # Keras takes text as tensors only.
   text = lambda a: tf.constant(a) if a.dtype.kind == 'S' else a
   example = tf.nest.map_structure(lambda a: text(a[:2]), clients.x)
@@ -504,7 +510,7 @@ def _flat_model(
   if not tf.is_tensor(outputs) or outputs.shape.rank == 0:
     hint = f'must have one output, not {type(outputs).__name__}'
     raise errors.InputError('model', flat.template.name, hint)
-  task = task_lib.resolve(
+  task = task_resolution.resolve(
     options,
     flat.compiled,
     flat.template,

@@ -16,6 +16,7 @@ from safl_tf.core import (
   client_config,
   cohort,
   flat_model,
+  optimizer,
 )
 from safl_tf.core import task as task_lib
 
@@ -88,8 +89,6 @@ class ClientUpdate:
     data: tuple[Any, Any, Any],
     device: str = '/CPU:0',
   ):
-    from safl_tf.core import optimizer
-
     self._model = model
     self._task = task
     self._algorithm = algorithm

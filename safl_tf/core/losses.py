@@ -6,18 +6,17 @@ or a function (y, outputs) -> losses.
 
 import functools
 import inspect
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
+from safl_tf.core import task
 from safl_tf.util import choices, errors, validation
 
 _CLIP = 1e-7
 
-# (y [B, ...], outputs [B, ...] float32) -> losses [B] or [B, T]
-Loss = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+Loss = task.OfExamples
 
 # Cross-entropies of Keras, by class: the activation that gives probabilities.
 _CROSSENTROPIES = {

@@ -44,7 +44,8 @@ def map_spec(function: Callable[[dict[str, Any]], Any], spec: Any) -> Any:
 
 def zeros_like_spec(spec: Any) -> Any:
   """Returns a batch of two zero inputs."""
-  return map_spec(lambda s: np.zeros((2, *s['shape']), s['dtype']), spec)
+  dtype = lambda s: 'S1' if s['dtype'] == 'string' else s['dtype']
+  return map_spec(lambda s: np.zeros((2, *s['shape']), dtype(s)), spec)
 
 
 def array(name: str, value: Any) -> np.ndarray:

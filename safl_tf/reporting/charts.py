@@ -112,7 +112,8 @@ def comparison(runs: Sequence[tables.Run]) -> dict[str, Chart]:
     histories.setdefault(run.label, []).append(run.history)
   everything = [run.history for run in runs]
   main, others = metrics.main(everything), metrics.extra(everything)
-  by_round = dict.fromkeys([main, metrics.LOSS, *others])
+  of_clients = metrics.means_of_clients(everything)
+  by_round = dict.fromkeys([main, metrics.LOSS, *others, *of_clients])
   return {
     metric.name: _comparison(histories, metric, 'round') for metric in by_round
   } | {'traffic': _comparison(histories, main, 'total_bytes_up')}

@@ -10,6 +10,12 @@ from safl_tf.reporting import html, tables
 from safl_tf.reporting import plots as plots_lib
 from safl_tf.util import atomic_io
 
+_CLIENTS = (
+  'Tests on the own examples of each client, which nobody trains on, in the '
+  'last round that has them: the global model, the model that the client '
+  'keeps, and the global model after some steps on the examples of the client. '
+  'Statistics are over clients, ± over seeds.'
+)
 _MAX_CURVES = 14  # settings that charts show; the best ones if there are more
 
 
@@ -61,23 +67,35 @@ def write(
   notes = tables.notes(runs)
   if len(drawn) < len(averaged):
     notes += f' Curves are those of the {len(drawn)} best settings.'
+  of_clients = tables.client_table(runs)
   body = [
     *map(html.paragraph, content.description),
     html.table(lines, drawn, best if len(averaged) > 1 else None),
     html.note(notes),
+    *([html.table(of_clients), html.note(_CLIENTS)] if of_clients else []),
     *([html.heat_map(heat)] if heat else []),
     html.charts(html.line_chart(c, 'setting') for c in charts.values()),
   ]
   if content.shared:
     body.append(html.settings('All settings', content.shared))
+  files: dict[str, str] = {}
+  markdown = f'{table}\n{notes}\n'
+  if of_clients:
+    columns = of_clients[0].index('seeds')
+    second = tables.to_markdown(of_clients, columns)
+    markdown += f'\n{second}\n{_CLIENTS}\n'
+    table += f'\n{second}'
+    files[f'{name}_clients.csv'] = tables.to_csv(tables.client_rows(runs))
+    files[f'{name}_clients.tex'] = tables.to_latex(of_clients, columns)
   introduction = '\n\n'.join([f'# {folder.name}', *content.description])
-  for file, text in {
+  files |= {
     'runs.csv': tables.to_csv(rows),
     f'{name}.csv': tables.to_csv(averaged),
-    f'{name}.md': f'{introduction}\n\n{table}\n{notes}\n',
+    f'{name}.md': f'{introduction}\n\n{markdown}',
     f'{name}.tex': tables.to_latex(lines, left),
     f'{name}.html': html.page(folder.name, body),
-  }.items():
+  }
+  for file, text in files.items():
     atomic_io.write_text(folder / file, text)
   plots = folder / 'plots'
   plots.mkdir(exist_ok=True)

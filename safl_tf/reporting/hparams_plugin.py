@@ -15,7 +15,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from safl_tf.reporting import metrics
-from safl_tf.training import metrics_log
 from safl_tf.util import atomic_io
 
 FILE = 'events.out.tfevents.0.hparams'
@@ -40,7 +39,7 @@ def write_experiment(
     (4, ((1, name), (4, kind.pop() if len(kind) == 1 else _STRING)))
     for name, kind in kinds.items()
   ]
-  tag = metrics_log.tag_of(metric.column)
+  tag = metric.column.replace('_', '/', 1)  # of metrics_log
   shown = (5, ((1, ((2, tag),)), (3, metric.title)))
   _write(folder, {'experiment': (2, (*infos, shown))})
 

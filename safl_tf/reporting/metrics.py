@@ -4,12 +4,10 @@ A history is a run's rows of metrics, see `metrics_log`.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from safl_tf.training import metrics_log
-
-History = Sequence[metrics_log.Row]
+History = Sequence[Mapping[str, float | int | None]]
 
 _FIXED = ('test_accuracy', 'test_top5_accuracy', 'test_loss')
 _CLIENT = re.compile(r'client_(global|own|personalized)_(\w+)_p50')
@@ -23,17 +21,19 @@ class Metric(NamedTuple):
     name: in the columns of tables, such as final_accuracy.
     percent: whether it is shown in percent.
     higher_is_better: False for a loss.
+    text: to display; made of the column if empty.
   """
 
   column: str
   name: str
   percent: bool = False
   higher_is_better: bool = True
+  text: str = ''
 
   @property
   def title(self) -> str:
     """The name to display, such as 'Test accuracy'."""
-    return title(self.column)
+    return self.text or title(self.column)
 
   @property
   def axis(self) -> str:
@@ -72,6 +72,26 @@ def extra(histories: Iterable[History]) -> list[Metric]:
     Metric(name, name.removeprefix('test_'))
     for name in names
     if name.startswith('test_') and name not in _FIXED
+  ]
+
+
+def means_of_clients(histories: Iterable[History]) -> list[Metric]:
+  """Returns the mean over clients of the main metric, for each model."""
+  histories = list(histories)
+  name, percent = ('accuracy', True)
+  models = {m: None for h in histories for m in of_clients(h).get(name, ())}
+  if not models:
+    name, percent = ('loss', False)
+    models = {m: None for h in histories for m in of_clients(h).get(name, ())}
+  return [
+    Metric(
+      f'client_{model}_{name}_mean',
+      f'client_{model}_{name}',
+      percent,
+      percent,
+      f'{model.capitalize()} models on clients, mean {name}',
+    )
+    for model in models
   ]
 
 

@@ -113,6 +113,8 @@ def client_evaluation(history: History, path: Paths, title: str) -> Any:
       axes.set_ylabel(f'{metrics.title(name).lower()} of clients{unit}')
     for axes in panels:
       _legend(axes, 'best')
+    bands = 'bands: 25 to 75 % and 5 to 95 % of the clients'
+    panels[-1].set_xlabel(f'communication round ({bands})')
   return figure
 
 

@@ -28,6 +28,14 @@ _METRIC_NOTES = {
   'loss': 'Losses are on the test data, lower is better; the loss at a round '
   'is that of the latest evaluation. ',
 }
+# Statistics over clients, and their headings.
+_STATISTICS = {
+  'mean': 'mean',
+  'weighted_mean': 'weighted mean',
+  'std': 'sd over clients',
+  'worst_decile': 'worst tenth',
+  **{f'p{q}': f'{q}th percentile' for q in (5, 25, 50, 75, 95)},
+}
 _TO_TARGET = ('rounds_to_target', 'mb_up_to_target')
 _LATEX = {
   **{c: f'\\{c}' for c in '&%$#_{}'},
@@ -233,6 +241,66 @@ def table(rows: Sequence[Row]) -> list[list[str]]:
     for row in rows
   ]
   return [list(cells[0]), *(list(line.values()) for line in cells)]
+
+
+def client_rows(runs: Sequence[Run]) -> list[Row]:
+  """Averages the last evaluation on clients over the seeds of a setting.
+
+  Returns:
+    A row for each setting and model, with X_mean and X_sd of each statistic X
+    over clients; none if clients were not evaluated.
+  """
+  found = metrics.means_of_clients(run.history for run in runs)
+  groups: dict[str, list[Run]] = {}
+  for run in runs:
+    groups.setdefault(run.label, []).append(run)
+  rows = []
+  for group in groups.values():
+    for metric in found:
+      prefix = metric.column.removesuffix('mean')
+      last = [_last_with(run.history, metric.column) for run in group]
+      if any(row is None for row in last):
+        continue
+      row: Row = {
+        **group[0].setting,
+        'model': metric.name.split('_')[1],
+        'seeds': len(group),
+      }
+      for name in _STATISTICS:
+        values = [(r or {}).get(prefix + name) for r in last]
+        row[f'{name}_mean'], row[f'{name}_sd'] = mean_and_sd(values)
+      rows.append(row)
+  return rows
+
+
+def client_table(runs: Sequence[Run]) -> list[list[str]]:
+  """Formats `client_rows` as text: a line of headings, then the cells."""
+  rows, found = (
+    client_rows(runs),
+    metrics.means_of_clients(run.history for run in runs),
+  )
+  if not rows:
+    return []
+  factor, digits = (100.0, 1) if found[0].percent else (1.0, 4)
+  names, _ = _split(list(rows[0]), 'seeds')
+  unit = ' (%)' if found[0].percent else ''
+  head = [*(n.replace('_', ' ') for n in names), 'seeds']
+  head += [f'{title}{unit}' for title in _STATISTICS.values()]
+  lines = [head]
+  for row in rows:
+    cells = [format_value(row[name]) for name in names]
+    cells.append(str(row['seeds']))
+    for name in _STATISTICS:
+      mean, sd = row[f'{name}_mean'], row[f'{name}_sd']
+      cells.append(format_mean_sd(mean, sd, digits, factor))
+    lines.append(cells)
+  return lines
+
+
+def _last_with(history: Sequence[Row], column: str) -> Row | None:
+  """Returns the last row with a value in a column."""
+  rows = [row for row in history if row.get(column) is not None]
+  return rows[-1] if rows else None
 
 
 def mean_and_sd(

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from safl_tf.core import losses
+from safl_tf.core import losses, task_resolution
 from safl_tf.core import task as task_lib
 from safl_tf.util import errors
 
@@ -116,7 +116,7 @@ def _create(task: task_lib.Task, given: Any, weighted: bool) -> Metric | None:
       hint = f'there is none with the loss {task.name}'
       raise errors.InputError('metrics', given, hint)
     return None
-  metric = task_lib.metric(given)
+  metric = task_resolution.metric(given)
   if isinstance(given, str):
     name = given
   elif isinstance(metric, keras.Metric):

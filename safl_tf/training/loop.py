@@ -17,17 +17,14 @@ from safl_tf.algorithms import safl
 from safl_tf.core import algorithm as algorithm_lib
 from safl_tf.core import client_config, flat_model
 from safl_tf.core import process as process_lib
-from safl_tf.data import client_data, examples
+from safl_tf.data import client_data
 from safl_tf.training import callbacks as callbacks_lib
-from safl_tf.training import (
-  client_evaluation,
-  evaluation,
-  identity,
-  run_directory,
-)
+from safl_tf.training import evaluators as evaluators_lib
+from safl_tf.training import identity, run_directory
 from safl_tf.training import outputs as outputs_lib
 from safl_tf.training import result as result_lib
 from safl_tf.training import row as row_lib
+from safl_tf.training import schedule as schedule_lib
 from safl_tf.training import scores as scores_lib
 from safl_tf.util import errors, validation
 
@@ -35,54 +32,8 @@ if TYPE_CHECKING:
   from safl_tf.core.executors.ray import config as ray_config
 
 Result = result_lib.Result
+Schedule = schedule_lib.Schedule
 Row = dict[str, Any]
-
-
-@dataclasses.dataclass(frozen=True)
-class Schedule:
-  """When to evaluate, save and stop.
-
-  Attributes:
-    rounds: number of rounds T.
-    eval_every: rounds between evaluations; the last round is evaluated too.
-    checkpoint_every: rounds between checkpoints; the last round is saved too.
-    stop_at_accuracy: test accuracy in [0, 1] at which to stop early.
-    eval_clients_every: rounds between evaluations on the clients' own test
-      examples; the last round is evaluated too.
-    personalize_steps: local steps of the global model before its third test
-      there; 0 leaves it out.
-  """
-
-  rounds: int = 30
-  eval_every: int = 1
-  checkpoint_every: int = 5
-  stop_at_accuracy: float | None = None
-  eval_clients_every: int = 1
-  personalize_steps: int = 0
-
-  def __post_init__(self) -> None:
-    validation.limited('eval_clients_every', self.eval_clients_every)
-    validation.limited('personalize_steps', self.personalize_steps)
-    for name in ('rounds', 'eval_every', 'checkpoint_every'):
-      validation.limited(name, getattr(self, name))
-    if self.stop_at_accuracy is not None:
-      validation.limited('stop_at_accuracy', self.stop_at_accuracy)
-
-  def evaluates(self, t: int) -> bool:
-    """Returns whether round t is evaluated."""
-    return t % self.eval_every == 0 or t == self.rounds
-
-  def evaluates_clients(self, t: int) -> bool:
-    """Returns whether round t is evaluated on the clients' test examples."""
-    return t % self.eval_clients_every == 0 or t == self.rounds
-
-  def done(self, t: int, history: list[Row]) -> bool:
-    """Returns whether the run ends after round t."""
-    goal = self.stop_at_accuracy
-    if t >= self.rounds or goal is None:
-      return t >= self.rounds
-    accuracies = (row['test_accuracy'] for row in history)
-    return any(a is not None and a >= goal for a in accuracies)
 
 
 def train(
@@ -271,7 +222,9 @@ def run(
       'FedMA matches',
     )
   state = process.initialize(seed)
-  evaluators = _Evaluators(process, state, schedule, test_data, test_clients)
+  evaluators = evaluators_lib.Evaluators(
+    process, state, schedule, test_data, test_clients
+  )
   settings = identity.settings(process, seed, dataclasses.asdict(schedule))
   history: list[Row] = []
   with contextlib.ExitStack() as stack:
@@ -332,85 +285,6 @@ def run(
       result = dataclasses.replace(result, failure=failure)
   followers.end(result)
   return result
-
-
-class _Evaluators:
-  """Evaluates states on the test data and on the clients' test examples.
-
-  Attributes:
-    test_data: checked, if there are any.
-    columns: of metrics.csv, besides those that all runs have.
-  """
-
-  def __init__(
-    self,
-    process: process_lib.FederatedProcess,
-    state: process_lib.FederatedState,
-    schedule: Schedule,
-    test_data: Any,
-    test_clients: client_data.ClientData | None,
-  ):
-    self._schedule = schedule
-    self._test_clients = test_clients
-    self._latest: tuple[int, client_evaluation.ClientScores] | None = None
-    self.test_data = None
-    if test_data is not None:
-      self.test_data = examples.read_test(test_data, process.clients)
-    self._on_test = evaluation.StateEvaluator(process, state, self.test_data)
-    self._on_clients = None
-    self.columns = [f'test_{name}' for name in self._on_test.names]
-    if test_clients is not None:
-      self._on_clients = client_evaluation.ClientEvaluator(
-        process,
-        state,
-        test_clients,
-        schedule.personalize_steps,
-        'test_clients',
-      )
-      self.columns += self._on_clients.names
-    if schedule.stop_at_accuracy is not None and (
-      'test_accuracy' not in self.columns
-    ):
-      hint = f'there is no accuracy with the loss {process.task.name}'
-      raise errors.InputError(
-        'stop_at_accuracy', schedule.stop_at_accuracy, hint
-      )
-
-  def __call__(
-    self, state: process_lib.FederatedState
-  ) -> tuple[scores_lib.Scores | None, dict[str, float]]:
-    """Returns the scores of a round's state that its schedule asks for."""
-    if state.z_bar is None:
-      return None, {}
-    scores, of_clients = None, {}
-    if self._schedule.evaluates(state.t):
-      scores = self._on_test(state)
-    if self._schedule.evaluates_clients(state.t):
-      found = self.client_scores(state)
-      of_clients = {} if found is None else found.columns()
-    return scores, of_clients
-
-  def client_scores(
-    self, state: process_lib.FederatedState
-  ) -> client_evaluation.ClientScores | None:
-    """Returns the scores of clients; None without test examples of theirs."""
-    if self._on_clients is None or state.z_bar is None:
-      return None
-    if self._latest is None or self._latest[0] != state.t:
-      self._latest = state.t, self._on_clients(state)
-    return self._latest[1]
-
-  def identity(self) -> dict[str, Any]:
-    """Returns what the evaluations of a run depend on besides test data."""
-    schedule, clients = self._schedule, self._test_clients
-    known: dict[str, Any] = {'eval_every': schedule.eval_every}
-    if clients is not None:
-      known |= {
-        'eval_clients_every': schedule.eval_clients_every,
-        'personalize_steps': schedule.personalize_steps,
-        'test_clients': identity.of_examples(clients),
-      }
-    return known
 
 
 def _check_types(output_dir: Any, progress: Any) -> None:

@@ -40,8 +40,7 @@ def write(
   That is a model of a user class without `get_config`: its run can be resumed,
   but not exported by a program without that class.
   """
-  from safl_tf.core import flat_model
-  from safl_tf.core import task as task_lib
+  from safl_tf.core import flat_model, task_resolution
 
   try:
     config = flat_model.architecture(model.template)
@@ -50,7 +49,7 @@ def write(
     return
   description = {
     'model': config,
-    'task': task_lib.to_json(task),
+    'task': task_resolution.to_json(task),
     'inputs': model.input_spec,
     **metadata,
   }

@@ -335,7 +335,7 @@ def _warning_of_damage() -> Iterator[None]:
 class LoadedRun(NamedTuple):
   """A model of a run, as a plain Keras model.
 
-  For `input_spec` see `flat_model.FlatModel`; for `task` see `task.to_json`;
+  For `input_spec` see `flat_model.FlatModel`; for `task` see `task_resolution`;
   `metadata` is that of an export:
   `round`, `class_names`, ...
   """

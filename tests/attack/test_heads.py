@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import safl_tf
-from safl_tf.core import losses, task
+from safl_tf.core import losses, task, task_resolution
 from safl_tf.util import errors
 from tests import tiny, tiny_rounds
 
@@ -129,7 +129,7 @@ KNOWN = {
 def test_known(make, expected):
   model, y = make(), np.zeros(2, np.int32)
   x = np.zeros((2, *(model.input_shape[1:] if model.built else (8,))))
-  found = task.resolve(
+  found = task_resolution.resolve(
     task.Options(), task.of_compiled(model), model, model(x), y, None
   )
   assert found.options.from_logits is expected

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from binaries import compare
-from binaries.flags import run_config
+from binaries.flags import report, run_config
 from tests.binaries import programs
 
 LIGHT = [
@@ -67,7 +67,7 @@ def test_defaults():
   assert [run.algorithm for run in configs] == algorithms
   assert {run.seed for run in configs} == {0}
   assert {run.export for run in configs} == {'none'}
-  assert compare.at_rounds_of(flags, 50) == [12, 25, 37]
+  assert report.at_rounds(flags, 50) == [12, 25, 37]
   assert flags.target_accuracy == 0.9
 
 

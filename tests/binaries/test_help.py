@@ -25,6 +25,12 @@ TOPICS = [
   'Ray',
 ]
 PRESETS = sorted((programs.ROOT / 'binaries' / 'presets').glob('*.flags'))
+# Presets of other tasks than the paper's, and their data.
+OTHER_TASKS = {
+  'diabetes': 'diabetes',
+  'multi_label': 'synthetic_multi_label',
+  'next_character': 'python_docs',
+}
 DATASETS = ('mnist', 'fashion_mnist', 'cifar10', 'speech_commands')
 
 
@@ -74,6 +80,10 @@ def test_presets(preset):
   config = programs.config(f'--flagfile={preset}')
   flags = apply(run_config.RunConfig.define, f'--preset={preset.stem}')
   assert run_config.RunConfig.get(flags) == config
+  if preset.stem in OTHER_TASKS:
+    assert config.dataset == OTHER_TASKS[preset.stem]
+    assert config.partition == 'client'
+    return
   name, _, size = preset.stem.rpartition('_')
   if size.startswith('n'):
     assert config.num_clients == int(size[1:])

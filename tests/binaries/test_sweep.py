@@ -150,7 +150,7 @@ def test_changed_flags(copied, call, dense, no_tensorflow):
   before = programs.snapshot(copied)
   more = (*GRID, '--batch_size=7')
   outcome = call('sweep', *command(copied.parent, dense, *more))
-  run = copied / 'learning_rate_0.01_epsilon_0.5_seed0'
+  run = copied / 'learning_rate_1e+38_epsilon_0.5_seed0'
   message = f'--experiment={run}: ... (batch_size was 50, is 7)'
   programs.check_refused(outcome, 'sweep', message)
   assert programs.snapshot(copied) == before

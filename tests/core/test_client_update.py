@@ -16,6 +16,7 @@ from safl_tf.core import (
   flat_model,
   seeds,
   task,
+  task_resolution,
 )
 from safl_tf.core.executors import base
 from safl_tf.rules import gate
@@ -51,7 +52,7 @@ class Client:
     self.config = config
     self.flat = flat_model.FlatModel(make, x[:2])
     template = self.flat.template
-    self.learned = task.resolve(
+    self.learned = task_resolution.resolve(
       task.Options(loss), task.Options(), template, template(x[:2]), y, None
     )
     update = client_update.ClientUpdate(

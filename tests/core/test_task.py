@@ -8,8 +8,7 @@ import pytest
 import tensorflow as tf
 
 import safl_tf
-from safl_tf.core import client_config
-from safl_tf.core import task as task_lib
+from safl_tf.core import client_config, task_resolution
 from tests import tasks, tiny, tiny_rounds
 
 layers = keras.layers
@@ -353,11 +352,11 @@ def test_a_model_that_cannot_be_stacked(caplog, monkeypatch):
 def test_json():
   for name in tasks.TASKS:
     task = process(name).task
-    values = task_lib.to_json(task)
+    values = task_resolution.to_json(task)
     if name.startswith('own'):
       assert values['loss'] is None
       continue
-    options = task_lib.from_json(values)
+    options = task_resolution.from_json(values)
     again = process(name, loss=options.loss, from_logits=options.from_logits)
     assert again.task.accuracy == task.accuracy
     y, outputs = task.example

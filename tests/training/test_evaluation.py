@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from safl_tf.core import flat_model, seeds, task
+from safl_tf.core import flat_model, seeds, task, task_resolution
 from safl_tf.training import evaluation, scores
 from tests import tiny
 
@@ -22,7 +22,7 @@ def score(values, y, loss='categorical', from_logits=True, parts=1):
   head = keras.layers.Dense(classes, None if from_logits else 'softmax')
   model = keras.Sequential([keras.Input((2,)), head])
   outputs = tf.constant(values)
-  learned = task.resolve(
+  learned = task_resolution.resolve(
     task.Options(loss), task.Options(), model, outputs, y, None
   )
   scorer = scores.Scorer(learned)

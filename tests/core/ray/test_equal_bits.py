@@ -14,7 +14,7 @@ from safl_tf.data import client_data
 from safl_tf.models import lenet5
 from safl_tf.training import metrics_log
 from safl_tf.util import choices
-from tests import memories, tiny, tiny_rounds
+from tests import memories, tasks, tiny, tiny_rounds
 
 pytestmark = pytest.mark.usefixtures('no_outputs')
 
@@ -118,6 +118,39 @@ MODELS = {
 @pytest.mark.parametrize('name', MODELS)
 def test_model(ray, name):
   check(ray, model=MODELS[name](), from_logits=True)
+
+
+@pytest.mark.parametrize(
+  'name', ['weighted', 'masked tokens', 'own function', 'text']
+)
+def test_task(ray, name):
+  make, _, _, loss, _ = tasks.TASKS[name]
+  sizes = {'clients': tasks.data(name), 'model': make, 'loss': loss}
+  one, other = (
+    tiny_rounds.make(executor=executor, **sizes)
+    for executor in ('threads', ray)
+  )
+  state, _ = one.next(one.initialize(0))
+  again, _ = other.next(other.initialize(0))
+  assert state.z_bar.tobytes() == again.z_bar.tobytes()
+  other.close()
+
+
+def test_personalized_models(ray):
+  """A gate's own score stays with the rounds."""
+  train, test = tiny_rounds.CLIENTS.split(0.3)
+  options = {
+    'algorithm': safl_tf.build_extended_safl(),
+    'clients': train,
+    'score': 'sparse_categorical_accuracy',
+  }
+  frames = []
+  for executor in ('threads', ray):
+    trainer = tiny_rounds.make(executor=executor, **options)
+    state, _ = trainer.next(trainer.initialize(0))
+    frames.append(safl_tf.evaluate(trainer, state, test, 3).rows)
+    trainer.close()
+  assert frames[0] == frames[1]
 
 
 ADAM = dataclasses.replace(tiny_rounds.CONFIG, optimizer='adam')
