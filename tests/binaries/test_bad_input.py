@@ -46,7 +46,6 @@ LIGHT = [
     '--algorithm=sfal: did you mean safl ... must be one of centralized, ',
   ),
   ('train', '--optimizer=adma', '--optimizer=adma: '),
-  ('train', '--loss=papr', '--loss=papr: '),
   ('train', '--partition=idd', '--partition=idd: '),
   ('train', '--model=lenet', '--model=lenet: '),
   ('train', '--model=notes.txt', '--model=notes.txt: must be one of auto, len'),
@@ -221,8 +220,9 @@ def misfits(tmp_path_factory):
     (
       'evaluate',
       '--model={}/narrow.keras',
-      '--model={}/narrow.keras: has outputs of shape (5,), but ',
+      '--model={}/narrow.keras: its outputs have shape (2, 5), but 10 classes',
     ),
+    ('train', '--loss=papr', '--loss=papr: did you mean paper'),
     (
       'evaluate',
       '--model={}/colour.keras',
@@ -305,5 +305,5 @@ def test_log_of_tfds_is_not_shown(folder, call, misfits, monkeypatch):
   model = f'--model={misfits}/narrow.keras'
   outcome = call('evaluate', *data, model)
   programs.check_refused(
-    outcome, 'evaluate', f'{model}: has outputs of shape (5,), but mnist'
+    outcome, 'evaluate', f'{model}: its outputs have shape (2, 5), but 10'
   )
