@@ -250,7 +250,8 @@ def test_bad_input_without_tensorflow(tmp_path):
       '--dataset=csv:flowers.csv: line ',
     ),
     (
-      '--dataset=csv:flowers.csv --label_column=kind --model=light_vgg',
+      '--dataset=csv:flowers.csv --label_column=kind --client_column=who '
+      '--model=light_vgg',
       '--model=light_vgg: takes images, [height, width, channels], but the '
       'rows of flowers are [4], for classification; give another model or a '
       '.keras file, or --image_size=H,W if rows are images',
