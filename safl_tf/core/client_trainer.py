@@ -28,6 +28,7 @@ from safl_tf.util import errors, validation
 if TYPE_CHECKING:
   from safl_tf.core.executors.ray import config as ray_config
 
+_ROUNDING = 1e-5  # of a mean of float32 scores
 # The largest plan of a client's batches, in examples; 1 GiB.
 _MAX_PLANNED = 2**28
 
@@ -411,7 +412,8 @@ class ClientTrainer:
       return
     for name in ('accuracy', 'global_accuracy'):
       value = float(output.metrics.get(name, 0))
-      if not 0 <= value <= 1 and not np.isnan(value):
+      outside = not -_ROUNDING <= value <= 1 + _ROUNDING
+      if outside and not np.isnan(value):
         hint = f'is {value:g} for a client; must be in [0, 1]'
         raise errors.InputError('score', self.task.options.score, hint)
 
