@@ -75,8 +75,8 @@ def main(flags: absl_flags.FlagValues) -> None:
   data = _data(flags, trained)
   _check_trust(pathlib.Path(path), flags.trust)
   hardware.start_tensorflow()
-  compiled = flags.loss is None
-  model, metadata, options = _load(path, flags.from_logits, compiled)
+  own_loss = flags.loss is None
+  model, metadata, options = _load(path, flags.from_logits, own_loss)
   if flags.loss is not None:
     options = options._replace(loss=flags.loss)
   if flags.metrics is not None:
@@ -159,14 +159,14 @@ def _data(flags: absl_flags.FlagValues, trained: dict[str, Any]) -> Data:
 
 
 def _load(
-  path: str, from_logits: bool | None, compiled: bool
+  path: str, from_logits: bool | None, own_loss: bool
 ) -> tuple['keras.Layer', dict[str, Any] | None, 'task_lib.Options']:
   """Loads the model of a run, a SavedModel or a .keras file.
 
   Args:
     path: of the model.
     from_logits: the flag.
-    compiled: whether the loss of a .keras file counts.
+    own_loss: whether the loss of a .keras file counts.
 
   Returns:
     The model, its metadata if known, and what is known of its loss.
@@ -184,7 +184,7 @@ def _load(
     _check_known(from_logits, options.from_logits)
     return run.model, run.metadata, options
   metadata, known = _exported(folder)
-  model = factories.load_model(path, compiled)
+  model = factories.load_model(path, own_loss)
   if folder.is_dir():
     if known is not None:
       _check_known(from_logits, known)

@@ -14,6 +14,7 @@ from safl_tf import attacks
 from safl_tf.algorithms import registry
 from safl_tf.core import algorithm as algorithm_lib
 from safl_tf.core import client_config, flat_model, process
+from safl_tf.core import task as task_lib
 from safl_tf.data import client_data
 from safl_tf.data import dataset as dataset_lib
 from safl_tf.models import char_gru, lenet5, light_vgg, mlp
@@ -93,8 +94,8 @@ def _task(
 ) -> dict[str, Any]:
   """Returns the loss and the metrics; by default those for the data."""
   options = config.task_options()
-  compiled = isinstance(model, keras.Model) and model.compiled
-  if options['loss'] is None and not compiled:
+  own = isinstance(model, keras.Model) and task_lib.of_compiled(model).loss
+  if options['loss'] is None and not own:
     options['loss'] = LOSSES.get(dataset.task)
   return options
 
@@ -115,13 +116,13 @@ def _algorithm(config: RunConfig) -> algorithm_lib.Algorithm:
   )
 
 
-def load_model(path: str, compiled: bool = True) -> keras.Layer:
+def load_model(path: str, own_loss: bool = True) -> keras.Layer:
   """Loads a .keras file, or the serving signature of a SavedModel.
 
   Args:
     path: of the file or folder; that of a SavedModel may be a folder of
       numbered versions.
-    compiled: whether to compile a .keras file as it was when it was saved.
+    own_loss: whether the loss counts that a .keras file was compiled with.
   """
   try:
     if os.path.isdir(path):
@@ -133,27 +134,27 @@ def load_model(path: str, compiled: bool = True) -> keras.Layer:
   except Exception as error:
     hint = f'cannot be loaded by Keras ({errors.reason(error)})'
     raise errors.InputError('model', path, hint) from error
-  if compiled:
-    _compile(path, model)
+  _compile(path, model, own_loss)
   return model
 
 
-def _compile(path: str, model: keras.Model) -> None:
+def _compile(path: str, model: keras.Model, own_loss: bool) -> None:
   """Compiles a model with the loss and the metrics that it was saved with."""
   with zipfile.ZipFile(path) as archive:
     saved = json.loads(archive.read('config.json')).get('compile_config') or {}
-  try:
-    options = {
-      name: keras.saving.deserialize_keras_object(saved[name])
-      for name in ('loss', 'metrics', 'weighted_metrics', 'loss_weights')
-      if saved.get(name) is not None
-    }
-    if options:
-      model.compile(**options)
-  except Exception as error:
-    hint = 'was compiled with a loss or metric of its own that cannot be loaded'
-    hint = f'{hint} ({errors.reason(error)}); give --loss, or do not compile it'
-    raise errors.InputError('model', path, hint) from error
+  options = {}
+  for name in ('loss', 'metrics', 'weighted_metrics', 'loss_weights'):
+    if saved.get(name) is None or ('loss' in name and not own_loss):
+      continue
+    try:
+      options[name] = keras.saving.deserialize_keras_object(saved[name])
+    except Exception as error:
+      hint = f'was compiled with {name} of its own that cannot be loaded'
+      remedy = 'give --loss' if name == 'loss' else f'save it without {name}'
+      hint = f'{hint} ({errors.reason(error)}); {remedy}'
+      raise errors.InputError('model', path, hint) from error
+  if options:
+    model.compile(**options)
 
 
 def _model(
@@ -161,7 +162,7 @@ def _model(
 ) -> keras.Model | flat_model.ModelFn:
   name = config.model
   if name.endswith('.keras'):
-    return load_model(name, compiled=config.loss is None)
+    return load_model(name, own_loss=config.loss is None)
   rank = 3 if name in _FOR_IMAGES else 1
   tokens = dataset.task == 'tokens'
   if len(dataset.input_shape) != rank or (name == 'char_gru') != tokens:

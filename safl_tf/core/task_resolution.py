@@ -19,6 +19,7 @@ _REMEDY = (
   'pass from_logits=True or False, or compile the model with a categorical '
   'crossentropy'
 )
+_METRICS = ('metrics', 'weighted_metrics')
 # Whether outputs are logits, by the loss's activation and the last layer's.
 _LOGITS = {
   'softmax': {'linear': True, 'log_softmax': True, 'softmax': False},
@@ -122,7 +123,10 @@ def to_json(task: task_lib.Task) -> dict[str, Any]:
   options = task.options
   return {
     'loss': _serialize(options.loss, keras.losses),
-    'metrics': [_serialize(m, keras.metrics) for m in options.metrics or ()],
+    **{
+      name: [_serialize(m, keras.metrics) for m in getattr(options, name) or ()]
+      for name in _METRICS
+    },
     'from_logits': options.from_logits,
     'activation': task.activation,
   }
@@ -130,10 +134,14 @@ def to_json(task: task_lib.Task) -> dict[str, Any]:
 
 def from_json(values: Mapping[str, Any]) -> task_lib.Options:
   """Returns the options that `to_json` has described."""
-  known = [m for m in values['metrics'] if m is not None]
+  metrics, weighted = (
+    [_deserialize(m, keras.metrics) for m in values[name] if m is not None]
+    for name in _METRICS
+  )
   return task_lib.Options(
     loss=_deserialize(values['loss'], keras.losses),
-    metrics=[_deserialize(m, keras.metrics) for m in known],
+    metrics=metrics,
+    weighted_metrics=weighted,
     from_logits=values['from_logits'],
   )
 
