@@ -120,7 +120,8 @@ def test_outputs(tmp_path, activation, classes, output, of_model, function):
   assert list(outputs) == [output]
   np.testing.assert_allclose(outputs[output], function(model(X)), atol=1e-6)
   runner = interpreter(tmp_path).get_signature_runner()
-  np.testing.assert_allclose(runner(inputs=X)[output], outputs[output], 1e-5)
+  lite = runner(inputs=X)[output]
+  np.testing.assert_allclose(lite, outputs[output], rtol=1e-5, atol=1e-6)
 
 
 def two_inputs(structure):

@@ -11,6 +11,7 @@ import pytest
 
 from tests.core.ray import faults
 
+pytestmark = pytest.mark.slow
 _SECONDS = 400
 
 
