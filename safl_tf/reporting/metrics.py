@@ -37,8 +37,9 @@ class Metric(NamedTuple):
 
   @property
   def axis(self) -> str:
-    """The label of an axis."""
-    return self.title.lower() + (' (%)' if self.percent else '')
+    """The label of an axis; of a longer text, what is after the comma."""
+    name = self.title.lower().rpartition(', ')[2]
+    return name + (' (%)' if self.percent else '')
 
   @property
   def factor(self) -> float:
