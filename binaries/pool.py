@@ -107,7 +107,7 @@ class _Worker:
     other.close()
 
   def give(self, task: Any) -> None:
-    """Sends a task, in a list; `take` tells if the process is gone."""
+    """Sends a task, in a list; `take` reports a lost process."""
     self._task = task
     with contextlib.suppress(OSError):
       self.end.send([task])

@@ -10,7 +10,18 @@ from typing import NamedTuple
 History = Sequence[Mapping[str, float | int | None]]
 
 _FIXED = ('test_accuracy', 'test_top5_accuracy', 'test_loss')
-_CLIENT = re.compile(r'client_(global|own|personalized)_(\w+)_p50')
+# The models that are tested on clients.
+CLIENT_MODELS = ('global', 'own', 'personalized')
+PERCENTILES = (5, 25, 50, 75, 95)
+# Statistics over clients, and their headings.
+STATISTICS = {
+  'mean': 'mean',
+  'weighted_mean': 'weighted mean',
+  'std': 'sd over clients',
+  'worst_decile': 'worst tenth',
+  **{f'p{q}': f'{q}th percentile' for q in PERCENTILES},
+}
+_CLIENT = re.compile(rf'client_({"|".join(CLIENT_MODELS)})_(\w+)_p50')
 
 
 class Metric(NamedTuple):
@@ -76,6 +87,11 @@ def extra(histories: Iterable[History]) -> list[Metric]:
   ]
 
 
+def client_column(model: str, metric: str, statistic: str) -> str:
+  """Returns the column of a statistic over clients in metrics.csv."""
+  return f'client_{model}_{metric}_{statistic}'
+
+
 def means_of_clients(histories: Iterable[History]) -> list[Metric]:
   """Returns the mean over clients of the main metric, for each model."""
   histories = list(histories)
@@ -86,7 +102,7 @@ def means_of_clients(histories: Iterable[History]) -> list[Metric]:
     models = {m: None for h in histories for m in of_clients(h).get(name, ())}
   return [
     Metric(
-      f'client_{model}_{name}_mean',
+      client_column(model, name, 'mean'),
       f'client_{model}_{name}',
       percent,
       percent,

@@ -28,14 +28,6 @@ _METRIC_NOTES = {
   'loss': 'Losses are on the test data, lower is better; the loss at a round '
   'is that of the latest evaluation. ',
 }
-# Statistics over clients, and their headings.
-_STATISTICS = {
-  'mean': 'mean',
-  'weighted_mean': 'weighted mean',
-  'std': 'sd over clients',
-  'worst_decile': 'worst tenth',
-  **{f'p{q}': f'{q}th percentile' for q in (5, 25, 50, 75, 95)},
-}
 _TO_TARGET = ('rounds_to_target', 'mb_up_to_target')
 _LATEX = {
   **{c: f'\\{c}' for c in '&%$#_{}'},
@@ -266,7 +258,7 @@ def client_rows(runs: Sequence[Run]) -> list[Row]:
         'model': metric.name.split('_')[1],
         'seeds': len(group),
       }
-      for name in _STATISTICS:
+      for name in metrics.STATISTICS:
         values = [(r or {}).get(prefix + name) for r in last]
         row[f'{name}_mean'], row[f'{name}_sd'] = mean_and_sd(values)
       rows.append(row)
@@ -285,12 +277,12 @@ def client_table(runs: Sequence[Run]) -> list[list[str]]:
   names, _ = _split(list(rows[0]), 'seeds')
   unit = ' (%)' if found[0].percent else ''
   head = [*(n.replace('_', ' ') for n in names), 'seeds']
-  head += [f'{title}{unit}' for title in _STATISTICS.values()]
+  head += [f'{title}{unit}' for title in metrics.STATISTICS.values()]
   lines = [head]
   for row in rows:
     cells = [format_value(row[name]) for name in names]
     cells.append(str(row['seeds']))
-    for name in _STATISTICS:
+    for name in metrics.STATISTICS:
       mean, sd = row[f'{name}_mean'], row[f'{name}_sd']
       cells.append(format_mean_sd(mean, sd, digits, factor))
     lines.append(cells)

@@ -17,21 +17,12 @@ from safl_tf.core import client_trainer
 from safl_tf.core import process as process_lib
 from safl_tf.data import client_data
 from safl_tf.data import examples as examples_lib
-from safl_tf.training import evaluation, keras_metrics
+from safl_tf.reporting import metrics as metrics_lib
+from safl_tf.training import evaluation
 from safl_tf.util import errors, validation
 
 if TYPE_CHECKING:
   import pandas as pd
-
-MODELS = ('global', 'own', 'personalized')
-PERCENTILES = (5, 25, 50, 75, 95)
-STATISTICS = (
-  'mean',
-  'weighted_mean',
-  'std',
-  'worst_decile',
-  *(f'p{q}' for q in PERCENTILES),
-)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -70,13 +61,13 @@ class ClientScores:
   def columns(self) -> dict[str, float]:
     """Returns the statistics under their names in metrics.csv."""
     return {
-      column(model, metric, name): value
+      metrics_lib.client_column(model, metric, name): value
       for model, metric in self._measured()
       for name, value in self._statistics(model, metric).items()
     }
 
   def _measured(self) -> Iterator[tuple[str, str]]:
-    for model in MODELS:
+    for model in metrics_lib.CLIENT_MODELS:
       for metric in self.metrics:
         if any(f'{model}_{metric}' in row for row in self.rows):
           yield model, metric
@@ -103,11 +94,6 @@ class ClientScores:
     return self.summary._repr_html_()
 
 
-def column(model: str, metric: str, statistic: str) -> str:
-  """Returns the name of a statistic in metrics.csv."""
-  return f'client_{model}_{metric}_{statistic}'
-
-
 def statistics(
   values: np.ndarray, sizes: np.ndarray, lower_is_better: bool = False
 ) -> dict[str, float]:
@@ -130,7 +116,9 @@ def statistics(
     'weighted_mean': float(np.average(values, weights=sizes)),
     'std': float(values.std()),
     'worst_decile': float(tenth.mean()),
-    **{f'p{q}': float(np.percentile(values, q)) for q in PERCENTILES},
+    **{
+      f'p{q}': float(np.percentile(values, q)) for q in metrics_lib.PERCENTILES
+    },
   }
 
 
@@ -170,17 +158,16 @@ class ClientEvaluator:
     self._tools = functools.lru_cache(maxsize=2)(self._create_tools)
     evaluator, _ = self._tools(process.trainer_of(state))
     names = evaluator.names
-    self._main = 'accuracy' if 'accuracy' in names else 'loss'
+    main = 'accuracy' if 'accuracy' in names else 'loss'
     own = [n for n in names if n not in ('accuracy', 'top5_accuracy', 'loss')]
-    self._metrics = [self._main, *own]
-    task = process.trainer_of(state).task
-    lower = {'loss'} | keras_metrics.lower_is_better(task)
-    self._lower = frozenset(lower)
+    self._metrics = [main, *own]
+    self._lower = evaluator.lower_is_better
+    self._models = self._find_models()
     self.names = [
-      column(model, metric, statistic)
+      metrics_lib.client_column(model, metric, statistic)
       for model in self._models
       for metric in self._metrics
-      for statistic in STATISTICS
+      for statistic in metrics_lib.STATISTICS
     ]
 
   def __call__(self, state: process_lib.FederatedState) -> ClientScores:
@@ -211,9 +198,8 @@ class ClientEvaluator:
       rows.append(row)
     return ClientScores(rows, self._metrics, self._lower)
 
-  @property
-  def _models(self) -> list[str]:
-    """The models that clients have."""
+  def _find_models(self) -> list[str]:
+    """Returns the kinds of models that are tested."""
     algorithm, models = self._process.algorithm, []
     if not algorithm.alone:
       models.append('global')

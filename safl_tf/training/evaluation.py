@@ -75,6 +75,7 @@ class Evaluator:
 
   Attributes:
     names: of all numbers in the scores.
+    lower_is_better: those of them of which lower values are better.
 
   Args:
     trainer: of the models.
@@ -96,6 +97,8 @@ class Evaluator:
     )
     trainer.task.check_labels(data.y, outputs, 'test_data: y')
     self._rows = max(_BATCH, _MAX_ELEMENTS // outputs[0].size)
+    errors_by_name = keras_metrics.lower_is_better(self._metrics)
+    self.lower_is_better = frozenset({'loss', *errors_by_name})
     own = keras_metrics.check(self._metrics, data.y[first], outputs)
     scorer = scores_lib.Scorer(trainer.task)
     scorer.update(outputs, data.y[first])

@@ -100,11 +100,11 @@ def check(
   return names
 
 
-def lower_is_better(task: task_lib.Task) -> set[str]:
+def lower_is_better(metrics: Sequence[Metric]) -> set[str]:
   """Returns the names of metrics that Keras knows to be errors."""
   return {
     made.name
-    for made in of_task(task)
+    for made in metrics
     if getattr(made.metric, '_direction', None) == 'down'
   }
 

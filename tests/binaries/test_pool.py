@@ -27,7 +27,7 @@ def test_a_process_stays_for_several_tasks():
   assert not psutil.pid_exists(first)
 
 
-def test_failures_are_told_and_lose_nothing_else(capfd):
+def test_failures_are_reported_and_lose_nothing_else(capfd):
   tasks = [
     ('kill', None),
     ('return', 1),
