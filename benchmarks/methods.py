@@ -84,7 +84,9 @@ def one_step(work: workloads.Workload) -> Iterator[float]:
 
 
 def safl(
-  executor: str, algorithm: algorithm_lib.Algorithm | None = None
+  executor: str,
+  algorithm: algorithm_lib.Algorithm | None = None,
+  jit_compile: str = 'auto',
 ) -> Method:
   """Returns the method of this package; SAFL by default."""
 
@@ -95,6 +97,7 @@ def safl(
       algorithm or safl_tf.build_safl(),
       work.config,
       executor=executor,
+      jit_compile=jit_compile,
     )
     state = trainer.initialize(0)
     while True:

@@ -9,10 +9,19 @@ import json
 import resource
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
+
+
+class Measurement(NamedTuple):
+  """A measured value and the CPU seconds that measuring it took."""
+
+  value: float
+  cpu: float
 
 
 class Worker:
@@ -32,9 +41,26 @@ class Worker:
       text=True,
     )
 
-  def measure(self) -> float:
-    """Returns the next measurement."""
-    return self._request('next')['value']
+  def wait(self) -> None:
+    """Waits until the process has started."""
+    self._request('ready')
+
+  def measure(self, timeout: float | None = None) -> Measurement:
+    """Returns the next measurement.
+
+    After `timeout` seconds the process is killed and TimeoutError is raised.
+    """
+    timer = threading.Timer(timeout or 1e6, self._process.kill)
+    timer.daemon = True
+    timer.start()
+    try:
+      return Measurement(**self._request('next'))
+    except RuntimeError as error:
+      if timer.is_alive():
+        raise
+      raise TimeoutError(f'no value after {timeout} s') from error
+    finally:
+      timer.cancel()
 
   def close(self) -> dict[str, Any]:
     """Ends the process and returns its metadata.
@@ -64,8 +90,13 @@ def serve(values: Iterator[float], metadata: Mapping[str, Any]) -> None:
     metadata: returned to the parent at the end.
   """
   for line in sys.stdin:
-    if line.strip() == 'next':
-      print(json.dumps({'value': next(values)}), flush=True)
+    if line.strip() == 'ready':
+      print(json.dumps({}), flush=True)
+    elif line.strip() == 'next':
+      before = time.process_time()
+      value = next(values)
+      cpu = time.process_time() - before
+      print(json.dumps({'value': value, 'cpu': cpu}), flush=True)
     else:
       memory = {
         'peak_mb': peak_mb(),
@@ -87,9 +118,11 @@ def take_turns(
 ) -> dict[str, list[float]]:
   """Returns 1 + `cycles` measurements of each worker, taken in turns."""
   values: dict[str, list[float]] = {name: [] for name in workers}
+  for worker in workers.values():
+    worker.wait()
   for cycle in range(1 + cycles):
     for name, worker in workers.items():
-      value = worker.measure()
+      value = worker.measure().value
       values[name].append(value)
       print(
         f'  cycle {cycle}: {name}: {value:.2f}', file=sys.stderr, flush=True
