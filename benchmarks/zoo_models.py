@@ -116,9 +116,7 @@ def residual() -> keras.Model:
 
 def gru() -> keras.Model:
   """A GRU that reads the rows of an image."""
-  return keras.Sequential(
-    [*_images(28, 28), layers.GRU(64), layers.Dense(10)]
-  )
+  return keras.Sequential([*_images(28, 28), layers.GRU(64), layers.Dense(10)])
 
 
 def lstm() -> keras.Model:

@@ -5,13 +5,16 @@ stride 2 equal: space-to-depth by 2 of the input; one convolution with a
 ((k+1)/2)×((k+1)/2) kernel that computes the four pooling phases as 4·filters
 channels; the activation; the mean (or maximum) over the four phases. The folded
 kernel is the k×k kernel, zero-padded to (k+1)×(k+1) at the four offsets and
-rearranged. It is linear in the kernel, so autodiff gives the gradients. Folding
-takes slightly more arithmetic on a quarter of the patches, in a shape that fits
-matrix units: with few channels it is much faster on a CPU.
+rearranged. Folding takes slightly more arithmetic on a quarter of the patches,
+in a shape that fits matrix units: with few channels it is much faster on a CPU.
+
+Gradients of the matrix product are written by hand: the bias is a row of the
+kernel's matrix, so that its gradient comes with the kernel's, and autodiff's
+long chains of sums, which XLA computes several times, are not needed.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -77,20 +80,21 @@ class FoldedConvPool2D(keras.layers.Conv2D):
     """Maps [batch, height, width, channels] to pooled activations."""
     rows, columns = self._pooled_size(inputs.shape[1:3])
     x = self._crop_or_pad(inputs, rows, columns)
-    kernel = fold_kernel(tf.convert_to_tensor(self.kernel))
-    lower = _by_matmul if self.lowering == 'matmul' else _by_conv
-    phases = lower(x, kernel, rows, columns)
+    kernel = tf.convert_to_tensor(self.kernel)
+    bias = tf.zeros([self.filters], kernel.dtype)
     if self.bias is not None:
       bias = tf.convert_to_tensor(self.bias)
-      if self.lowering == 'matmul':
-        bias = tf.reshape(bias, [self.filters, 1, 1, 1])
-      phases = [phase + bias for phase in phases]
+    if self.lowering == 'conv':
+      return self._pool(tf.split(_by_conv(x, kernel, bias), 4, axis=3))
+    y = _by_matmul(tf.transpose(x, _SWAP), kernel, bias)
+    return tf.transpose(self._pool(tf.unstack(y)), _SWAP)
+
+  def _pool(self, phases: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Applies the activation and pools the four phases."""
     phases = [self.activation(phase) for phase in phases]
     if self.pooling == 'max':
-      y = functools.reduce(tf.maximum, phases)
-    else:
-      y = tf.add_n(phases) * 0.25
-    return tf.transpose(y, _SWAP) if self.lowering == 'matmul' else y
+      return functools.reduce(tf.maximum, phases)
+    return tf.add_n(phases) * 0.25
 
   def compute_output_shape(self, input_shape: Sequence[int]) -> tuple:
     """Returns the shape after convolution and pooling."""
@@ -134,45 +138,71 @@ def fold_kernel(kernel: tf.Tensor) -> tf.Tensor:
   )
 
 
-def _by_conv(
-  x: tf.Tensor, kernel: tf.Tensor, rows: int, columns: int
-) -> list[tf.Tensor]:
-  """Returns the four phases, each [batch, rows, columns, f]."""
-  del rows, columns
+def unfold_kernel(folded: tf.Tensor) -> tf.Tensor:
+  """Sums a folded kernel's phases: the gradient of `fold_kernel`."""
+  half, _, c4, f4 = folded.shape
+  k, c, f = 2 * half - 1, c4 // 4, f4 // 4
+  split = tf.reshape(folded, [half, half, 2, 2, c, 4, f])
+  split = tf.transpose(split, [0, 2, 1, 3, 4, 5, 6])
+  stacked = tf.reshape(split, [k + 1, k + 1, c, 4, f])
+  phases = [
+    stacked[i : i + k, j : j + k, :, 2 * i + j] for i in (0, 1) for j in (0, 1)
+  ]
+  return tf.add_n(phases)
+
+
+def _by_conv(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+  """Returns the four phases [batch, rows, columns, 4f]."""
   x = tf.nn.space_to_depth(x, 2)
-  y = tf.nn.conv2d(x, kernel, strides=1, padding='VALID')
-  return tf.split(y, 4, axis=3)
+  y = tf.nn.conv2d(x, fold_kernel(kernel), strides=1, padding='VALID')
+  return tf.nn.bias_add(y, tf.tile(bias, [4]))
 
 
+@tf.custom_gradient
 def _by_matmul(
-  x: tf.Tensor, kernel: tf.Tensor, rows: int, columns: int
-) -> list[tf.Tensor]:
-  """Returns the four phases, each [f, rows, columns, batch].
+  x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor
+) -> tuple[tf.Tensor, Callable[[tf.Tensor], Any]]:
+  """Maps [c, height, width, batch] to phases [4, f, rows, columns, batch].
 
   With the channels first and the batch last, slices, sums and the four phases
   are contiguous; XLA removes the transpositions between two layers.
   """
-  size, _, depth, f4 = kernel.shape
-  c, height, width = depth // 4, x.shape[1] // 2, x.shape[2] // 2
-  batch = tf.shape(x)[0] if x.shape[0] is None else x.shape[0]
-  x = tf.reshape(tf.transpose(x, _SWAP), [c, height, 2, width, 2, batch])
-  x = tf.transpose(x, [2, 4, 0, 1, 3, 5])  # space to depth
-  x = tf.reshape(x, [depth, height, width, batch])
-  patches = tf.concat(
-    [
-      x[:, i : i + rows, j : j + columns]
-      for i in range(size)
-      for j in range(size)
-    ],
-    axis=0,
+  k, _, c, f = kernel.shape
+  size, height, width = (k + 1) // 2, x.shape[1] // 2, x.shape[2] // 2
+  rows, columns = height - size + 1, width - size + 1
+  batch = tf.shape(x)[3] if x.shape[3] is None else x.shape[3]
+  offsets = [(i, j) for i in range(size) for j in range(size)]
+  depth = tf.reshape(x, [c, height, 2, width, 2, batch])
+  depth = tf.transpose(depth, [2, 4, 0, 1, 3, 5])  # space to depth
+  depth = tf.reshape(depth, [4 * c, height, width, batch])
+  slices = [depth[:, i : i + rows, j : j + columns] for i, j in offsets]
+  ones = tf.ones([1, rows, columns, batch], x.dtype)
+  patches = tf.reshape(
+    tf.concat([*slices, ones], axis=0),
+    [len(offsets) * 4 * c + 1, rows * columns * batch],
   )
-  features = size * size * depth
-  y = tf.matmul(
-    tf.reshape(kernel, [features, f4]),
-    tf.reshape(patches, [features, rows * columns * batch]),
-    transpose_a=True,
-  )
-  return tf.unstack(tf.reshape(y, [4, f4 // 4, rows, columns, batch]))
+  folded = tf.reshape(fold_kernel(kernel), [-1, 4 * f])
+  with_bias = tf.concat([folded, tf.tile(bias, [4])[tf.newaxis]], axis=0)
+  y = tf.matmul(with_bias, patches, transpose_a=True)
+
+  def gradient(dy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    dy = tf.reshape(dy, [4 * f, rows * columns * batch])
+    d_folded = tf.matmul(patches, dy, transpose_b=True)
+    d_bias = tf.reduce_sum(tf.reshape(d_folded[-1], [4, f]), axis=0)
+    d_kernel = tf.reshape(d_folded[:-1], [size, size, 4 * c, 4 * f])
+    d_slices = tf.reshape(
+      tf.matmul(folded, dy), [size, size, 4 * c, rows, columns, batch]
+    )
+    after = size - 1
+    padded = [
+      tf.pad(d_slices[i, j], [[0, 0], [i, after - i], [j, after - j], [0, 0]])
+      for i, j in offsets
+    ]
+    dx = tf.reshape(tf.add_n(padded), [2, 2, c, height, width, batch])
+    dx = tf.transpose(dx, [2, 3, 0, 4, 1, 5])
+    return tf.reshape(dx, tf.shape(x)), unfold_kernel(d_kernel), d_bias
+
+  return tf.reshape(y, [4, f, rows, columns, batch]), gradient
 
 
 def is_conv_pool(
