@@ -98,7 +98,7 @@ def gpu(monkeypatch):
   )
 
 
-def make(model, algorithm, executor, jit_compile='auto', device='gpu'):
+def make(model, algorithm, executor, device='gpu:0'):
   build, clients = MODELS[model]
   options = {'stack': gpu_kernels.STACK} if executor == 'vectorized' else {}
   return process.FederatedProcess(
@@ -107,7 +107,6 @@ def make(model, algorithm, executor, jit_compile='auto', device='gpu'):
     ALGORITHMS[algorithm],
     config=CONFIG,
     executor=executor,
-    jit_compile=jit_compile,
     device=device,
     **options,
   )
@@ -115,7 +114,7 @@ def make(model, algorithm, executor, jit_compile='auto', device='gpu'):
 
 def traced(trainer):
   """A round as the function that the executor calls."""
-  (compiled,) = trainer.trainer_of(None)._executor._rounds
+  compiled = trainer.trainer_of(None)._executor._rounds[0]
   compiled.trace()
   return compiled._function.get_concrete_function()
 
