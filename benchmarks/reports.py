@@ -5,6 +5,8 @@ import os
 import pathlib
 import platform
 import re
+import shutil
+import subprocess
 import sys
 
 
@@ -21,8 +23,18 @@ def provenance(module: str, arguments: str | None = None) -> str:
   return (
     f'`python -m {module} {arguments}'.rstrip()
     + f'`, {datetime.date.today()}, {os.cpu_count()} cores ({processor()}), '
-    'no GPU, seed 0.'
+    f'{gpus()}, seed 0.'
   )
+
+
+def gpus() -> str:
+  """Returns the names of NVIDIA's GPUs; 'no GPU' without its driver."""
+  command = ['nvidia-smi', '--query-gpu=name', '--format=csv,noheader']
+  if shutil.which(command[0]) is None:
+    return 'no GPU'
+  listed = subprocess.run(command, capture_output=True, text=True, timeout=60)
+  names = [] if listed.returncode else listed.stdout.splitlines()
+  return ', '.join(names) or 'no GPU'
 
 
 def processor() -> str:

@@ -30,6 +30,21 @@ def test_worker_that_ends_raises():
     worker.measure()
 
 
+@pytest.mark.parametrize(
+  'script, expected',
+  [
+    ('echo GPU A; echo GPU B', 'GPU A, GPU B'),
+    ('echo no driver; exit 9', 'no GPU'),
+  ],
+)
+def test_gpus_are_named(monkeypatch, tmp_path, script, expected):
+  program = tmp_path / 'nvidia-smi'
+  program.write_text(f'#!/bin/sh\n{script}\n')
+  program.chmod(0o755)
+  monkeypatch.setenv('PATH', str(tmp_path))
+  assert f', {expected}, seed 0.' in reports.provenance('benchmarks.rounds')
+
+
 def test_write_replaces_sections(tmp_path, capsys):
   path = tmp_path / 'numbers.md'
   path.write_text('# Numbers\n')

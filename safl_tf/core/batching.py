@@ -1,11 +1,24 @@
-"""Plans a client's batches: which examples each local step uses."""
+"""Plans a client's batches, and gathers the examples of each local step."""
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import tensorflow as tf
 
 from safl_tf.core import client_config
+
+# On a GPU: dtype -> one that holds all its values. TensorFlow gathers rows of
+# small integers on the CPU only, and it keeps int32 in the CPU's memory; every
+# step would move the examples of all clients between CPU and GPU.
+_STORED = {
+  tf.int8: tf.float16,
+  tf.uint8: tf.float16,
+  tf.int16: tf.float32,
+  tf.uint16: tf.float32,
+  tf.int32: tf.int64,
+  tf.uint32: tf.int64,
+}
 
 
 class BatchPlan(NamedTuple):
@@ -82,3 +95,51 @@ def _plan(
     counts[start:end] = batch_size
     counts[end - 1] -= rows.size - m
   return BatchPlan(examples, counts, np.int32(end))
+
+
+class DeviceArray:
+  """An array to gather rows of.
+
+  Attributes:
+    dtype: of the rows.
+
+  Args:
+    array: the values.
+    device: the TensorFlow device; by default TensorFlow's choice.
+  """
+
+  def __init__(self, array: Any, device: str | None = None):
+    with tf.device(device):
+      values = tf.convert_to_tensor(array)
+      self.dtype = stored = values.dtype
+      if 'GPU' in (device or ''):
+        stored = _STORED.get(self.dtype, self.dtype)
+      self._values = tf.cast(values, stored)
+
+  def take(self, rows: tf.Tensor) -> tf.Tensor:
+    """Returns rows of the array."""
+    return tf.cast(tf.gather(self._values, rows), self.dtype)
+
+
+def put(data: Any, device: str | None = None) -> Any:
+  """Copies arrays of a structure to a device; those there already stay.
+
+  Args:
+    data: a structure of arrays, `DeviceArray`s and Nones.
+    device: the TensorFlow device; by default TensorFlow's choice.
+  """
+  return tf.nest.map_structure(
+    lambda array: (
+      array
+      if array is None or isinstance(array, DeviceArray)
+      else DeviceArray(array, device)
+    ),
+    data,
+  )
+
+
+def take(data: Any, rows: tf.Tensor) -> Any:
+  """Returns rows of all arrays of a structure from `put`."""
+  return tf.nest.map_structure(
+    lambda array: None if array is None else array.take(rows), data
+  )

@@ -344,7 +344,10 @@ class ClientTrainer:
     self._options = self._options._replace(on_gpu=on_gpu)
     weights = _weights(self.clients, self._task_options.class_weight)
     data = (self.clients.x, self.clients.y, weights)
-    self._data = [_put(data, place, rows) for place in self._devices]
+    first = tf.nest.map_structure(
+      lambda a: None if a is None else a[:rows], data
+    )
+    self._data = [batching.put(first, place) for place in self._devices]
 
   def _client_input(
     self,
@@ -476,14 +479,6 @@ def _weights(
   of_class = task_resolution.class_weights(class_weight, clients.num_classes)
   values = of_class[clients.y]
   return values if weights is None else weights * values
-
-
-def _put(data: Any, place: str, rows: int | None = None) -> Any:
-  """Copies inputs, labels and weights, all or so many, to a device."""
-  with tf.device(place):
-    return tf.nest.map_structure(
-      lambda a: None if a is None else tf.convert_to_tensor(a[:rows]), data
-    )
 
 
 def _flat_model(

@@ -95,10 +95,7 @@ class ClientUpdate:
     self._work = algorithm.client_work
     self._config = config
     self.device = device
-    with tf.device(device):
-      self._x, self._y, self._weights = tf.nest.map_structure(
-        lambda a: None if a is None else tf.convert_to_tensor(a), data
-      )
+    self._data = batching.put(data, device)
     self._optimizer = optimizer.PureOptimizer(
       optimizer.get(config.optimizer, config.learning_rate),
       model.template.trainable_variables,
@@ -472,7 +469,7 @@ class ClientUpdate:
   @property
   def reads_text(self) -> bool:
     """Whether any input of the model is text."""
-    return any(a.dtype == tf.string for a in tf.nest.flatten(self._x))
+    return any(a.dtype == tf.string for a in tf.nest.flatten(self._data[0]))
 
   def zero_arrays(self) -> tuple[algorithm_lib.Arrays, algorithm_lib.Arrays]:
     """Returns zeros for what a client keeps and for what it receives."""
@@ -521,10 +518,7 @@ class ClientUpdate:
     else:
       real = tf.range(self._config.batch_size) < count
       real = tf.cast(real, tf.float32)
-    x, y, weights = tf.nest.map_structure(
-      lambda a: None if a is None else tf.gather(a, examples),
-      (self._x, self._y, self._weights),
-    )
+    x, y, weights = batching.take(self._data, examples)
     return Batch(x, y, real, weights)
 
 

@@ -16,7 +16,9 @@ def bernoulli(seed: tf.Tensor, shape: Any, probability: tf.Tensor) -> tf.Tensor:
     shape: of the result.
     probability: a float64 scalar.
   """
+  # Drawn as int32: `tf.vectorized_map` moves uint32 from a GPU to the CPU.
   bits = tf.random.stateless_uniform(
-    shape, seed, minval=None, maxval=None, dtype=tf.uint32, alg='philox'
+    shape, seed, minval=None, maxval=None, dtype=tf.int32, alg='philox'
   )
+  bits = tf.cast(bits, tf.uint32)
   return tf.cast(bits, tf.float64) * 2.0**-32 < probability

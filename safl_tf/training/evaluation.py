@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from safl_tf.core import client_trainer, flat_model
+from safl_tf.core import batching, client_trainer, flat_model
 from safl_tf.core import process as process_lib
 from safl_tf.data import examples as examples_lib
 from safl_tf.training import keras_metrics
@@ -38,9 +38,8 @@ def build_predict(
 
   It runs on the TensorFlow device, by default on TensorFlow's choice.
   """
-  with tf.device(device):
-    x = tf.nest.map_structure(tf.convert_to_tensor, x)
   size = min(_BATCH, len(tf.nest.flatten(x)[0]))
+  data = batching.put(x, device)
 
   @tf.function(
     input_signature=[
@@ -51,7 +50,7 @@ def build_predict(
     autograph=False,
   )
   def predict_batch(z: tf.Tensor, rows: tf.Tensor) -> Any:
-    inputs = tf.nest.map_structure(lambda a: tf.gather(a, rows), x)
+    inputs = batching.take(data, rows)
     parts = model.unflatten(z, tf.zeros([2], tf.int32))
     outputs, mask, *_ = model.apply(parts, inputs, training=False)
     return [outputs] if mask is None else [outputs, mask]
