@@ -1,14 +1,24 @@
 """Chooses the fastest implementation of a model for the hardware.
 
-On a CPU, XLA compiles convolutions to plain loops, and native convolutions with
-few channels are far slower than a matrix product. Therefore:
+On a CPU, XLA fuses small operations, which dominate in small dense networks and
+in recurrent ones. But it compiles native convolutions to plain loops, generates
+random numbers slowly, and gains nothing from large matrix products. These are
+the rules, measured with `benchmarks.zoo`:
 
 - A chain of layers whose convolutions all have few channels and are followed by
-  2×2 pooling is folded, and compiled if XLA supports all its layers.
-- Any other model with convolutions is not compiled on a CPU; in a chain, wide
-  convolutions with ReLU and 2×2 max-pooling are merged.
-- Stacked models compute all convolutions as matrix products, as native
-  convolutions do not support a kernel per client.
+  2×2 pooling is folded into matrix products and compiled.
+- A chain whose 3×3 convolutions are wide computes them by Winograd's algorithm
+  and is compiled.
+- Any other model with convolutions is not compiled; in a chain, convolutions
+  and 2×2 poolings are merged where that is faster, and 2×2 max-pooling is
+  computed by comparisons.
+- A model without convolutions is compiled unless it has very many parameters.
+- Layers that XLA is not known to compile well, and layers that look across a
+  batch, are not compiled.
+
+On a GPU, native convolutions and recurrent layers are fastest. Stacked models
+compute all convolutions as matrix products, as native convolutions do not
+support a kernel per client.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,10 +26,17 @@ from typing import NamedTuple
 
 import keras
 
-from safl_tf.models.fast import folded_conv, patch_conv, wide_conv
+from safl_tf.models.fast import (
+  folded_conv,
+  max_pool,
+  patch_conv,
+  wide_conv,
+  winograd_conv,
+)
 from safl_tf.util import choices, validation
 
 _Pair = tuple[keras.layers.Layer, keras.layers.Layer | None]
+_LayerFn = Callable[[keras.layers.Layer], keras.layers.Layer]
 
 # Layers that XLA compiles well and that process each example independently, so
 # that padding a batch has no effect. Dropout is not among them: XLA generates
@@ -30,24 +47,51 @@ _COMPILABLE = (
   'AveragePooling2D',
   'Concatenate',
   'Dense',
+  'Embedding',
   'Flatten',
   'FoldedConvPool2D',
+  'GlobalAveragePooling1D',
   'GlobalAveragePooling2D',
+  'GlobalMaxPooling1D',
   'GlobalMaxPooling2D',
   'InputLayer',
   'LayerNormalization',
   'LeakyReLU',
+  'MaxPool2x2',
   'MaxPooling2D',
   'PatchConv2D',
   'ReLU',
   'Rescaling',
   'Reshape',
   'Softmax',
+  'WinogradConv2D',
+  'WinogradConvPool2D',
   'ZeroPadding2D',
+)
+# Recurrent layers, whose steps are many small operations; a GPU has cuDNN's.
+_RECURRENT = (
+  'Bidirectional',
+  'GRU',
+  'GRUCell',
+  'LSTM',
+  'LSTMCell',
+  'SimpleRNN',
+  'SimpleRNNCell',
 )
 # Layers that process each example independently. The random numbers of a padded
 # batch begin with those of the batch without padding.
-_PER_EXAMPLE = (*_COMPILABLE, 'Conv2D', 'DepthwiseConv2D', 'Dropout')
+_PER_EXAMPLE = (
+  *_COMPILABLE,
+  *_RECURRENT,
+  'Conv2D',
+  'DepthwiseConv2D',
+  'Dropout',
+)
+# Measured: with 1M parameters XLA takes 0.9 times the CPU seconds, with 5M 1.2.
+_MAX_PARAMETERS = 2_000_000
+# Measured: Winograd's algorithm speeds up Light VGG's 64 and 128 filters by 1.4
+# and slows down a residual network's 16, 32 and 64 by 1.5.
+_MIN_WIDE = 64
 
 
 class FastModel(NamedTuple):
@@ -79,34 +123,78 @@ def fast_model(
     stacked: whether the models of several clients will be computed as one.
   """
   validation.choice('jit_compile', jit_compile, choices.JIT_COMPILES)
-  folded = None if on_gpu and not stacked else fold(model, 'matmul')
-  best = folded or (stacked and to_patches(model)) or model
+  best = model
+  if stacked:
+    best = fold(model, 'matmul') or to_patches(model) or model
+  elif not on_gpu:
+    best = fold(model, 'matmul') or to_winograd(model) or model
+    if jit_compile == 'true' and best is model:
+      best = to_patches(model) or model
   jit = jit_compile == 'true'
   if jit_compile == 'auto':
-    jit = _consists_of(best, _COMPILABLE)
+    jit = _is_compiled(best, on_gpu)
   if not (jit or stacked or on_gpu):
-    best = fold(model, 'conv') or widen(model) or model
+    best = fold(model, 'conv') or replace_pools(widen(model) or model)
   return FastModel(best, jit, _consists_of(model, _PER_EXAMPLE))
+
+
+def _is_compiled(model: keras.Model, on_gpu: bool) -> bool:
+  """Returns whether XLA is faster for a model."""
+  if on_gpu:
+    return _consists_of(model, _COMPILABLE)
+  if not _consists_of(model, (*_COMPILABLE, *_RECURRENT)):
+    return False
+  layers = model._flatten_layers(include_self=False)
+  rates = ('dropout', 'recurrent_dropout')
+  if any(getattr(layer, rate, 0) for layer in layers for rate in rates):
+    return False
+  # An embedding's parameters are looked up, not multiplied.
+  multiplied = [w for w in model.layers if type(w).__name__ != 'Embedding']
+  return sum(w.count_params() for w in multiplied) <= _MAX_PARAMETERS
 
 
 def to_patches(model: keras.Model) -> keras.Model | None:
   """Replaces convolutions by matrix products; None if there are none."""
+  return _clone(
+    model,
+    patch_conv.can_replace,
+    lambda layer: patch_conv.PatchConv2D.from_config(layer.get_config()),
+  )
+
+
+def replace_pools(model: keras.Model) -> keras.Model:
+  """Replaces 2×2 max-pooling, if there is any, by comparisons."""
+  pooled = _clone(
+    model,
+    max_pool.can_replace,
+    lambda layer: max_pool.MaxPool2x2.from_config(layer.get_config()),
+  )
+  return pooled or model
+
+
+def _clone(
+  model: keras.Model, can_replace: Callable[..., bool], replace: _LayerFn
+) -> keras.Model | None:
+  """Replaces layers; None if there are none, or some cannot be copied."""
   if not _is_graph(model) or not all(map(_is_keras, model.layers)):
     return None
-  if not any(map(patch_conv.can_replace, model.layers)):
+  if not any(map(can_replace, model.layers)):
     return None
 
   def clone(layer: keras.layers.Layer) -> keras.layers.Layer:
-    replaced = patch_conv.can_replace(layer)
-    kind = patch_conv.PatchConv2D if replaced else type(layer)
-    return kind.from_config(layer.get_config())
+    if can_replace(layer):
+      return replace(layer)
+    return type(layer).from_config(layer.get_config())
 
-  return keras.models.clone_model(model, clone_function=clone)
+  try:
+    return keras.models.clone_model(model, clone_function=clone)
+  except Exception:  # of a user's function in a layer's configuration
+    return None
 
 
 def fold(model: keras.Model, lowering: str = 'matmul') -> keras.Model | None:
   """Folds all convolutions of a chain; None if that is not possible."""
-  convs = [pair for pair in _pairs(model) if 'Conv' in type(pair[0]).__name__]
+  convs = [pair for pair in _pairs(model) if _is_conv(pair[0])]
   if not convs or None in model.inputs[0].shape[1:]:
     return None
   if not all(folded_conv.can_replace(*pair) for pair in convs):
@@ -116,6 +204,31 @@ def fold(model: keras.Model, lowering: str = 'matmul') -> keras.Model | None:
     folded_conv.can_replace,
     lambda conv, pool: folded_conv.from_layers(conv, pool, lowering),
   )
+
+
+def to_winograd(model: keras.Model) -> keras.Model | None:
+  """Computes the convolutions of a chain by Winograd's algorithm.
+
+  Returns None if there are none, or some that are narrow or not followed by
+  pooling; but the first one may be any, and 1×1 convolutions are products.
+  """
+  convs = [pair for pair in _pairs(model) if _is_conv(pair[0])]
+  wide = [c for c in convs[1:] if c[0].kernel_size != (1, 1)]
+  if not wide or not all(patch_conv.can_replace(conv) for conv, _ in convs):
+    return None
+  if not all(
+    winograd_conv.can_replace_pair(conv, pool) and conv.filters >= _MIN_WIDE
+    for conv, pool in wide
+  ):
+    return None
+  merged = _merge(
+    model,
+    winograd_conv.can_replace_pair,
+    lambda conv, _: winograd_conv.WinogradConvPool2D.from_config(
+      conv.get_config()
+    ),
+  )
+  return to_patches(merged) or merged
 
 
 def widen(model: keras.Model) -> keras.Model | None:
@@ -174,6 +287,10 @@ def _is_graph(model: keras.Model) -> bool:
   """Returns whether the layers define the model, without a custom `call`."""
   graph = isinstance(model, keras.Sequential) or hasattr(model, 'operations')
   return graph and _is_keras(model)
+
+
+def _is_conv(layer: keras.layers.Layer) -> bool:
+  return 'Conv' in type(layer).__name__
 
 
 def _is_keras(layer: keras.layers.Layer) -> bool:

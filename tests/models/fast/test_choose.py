@@ -67,7 +67,15 @@ def test_lenet5_is_folded_and_compiled():
   check_equivalent(model, fast.model, (28, 28, 1))
 
 
-def test_light_vgg_is_widened_and_not_compiled():
+def test_light_vgg_is_computed_by_winograd():
+  model = light_vgg.light_vgg((32, 32, 3), 3)
+  fast = choose.fast_model(model)
+  assert fast.jit_compile
+  assert kinds(fast.model)[1:6] == ['PatchConv2D', *['WinogradConvPool2D'] * 4]
+  check_equivalent(model, fast.model, (32, 32, 3))
+
+
+def test_light_vgg_is_widened_without_xla():
   """But unchanged on a GPU; the native layer pools odd sizes."""
   model = light_vgg.light_vgg((24, 24, 1), 3)
   fast = choose.fast_model(model)
@@ -174,7 +182,7 @@ def custom_call():
   return CustomSequential(chain(*conv_pool()).layers)
 
 
-UNCHANGED = {
+NOT_FOLDED = {
   'residual': residual,
   'branches': branches,
   'a layer used twice': used_twice,
@@ -220,12 +228,78 @@ UNCHANGED = {
 }
 
 
-@pytest.mark.parametrize('make', UNCHANGED.values(), ids=UNCHANGED)
-def test_unchanged(make):
+@pytest.mark.parametrize('make', NOT_FOLDED.values(), ids=NOT_FOLDED)
+def test_not_folded(make):
+  """Convolutions stay native, or become products if XLA is forced."""
   model = make()
   assert choose.fold(model) is None
-  assert choose.fast_model(model)[:2] == (model, False)
-  assert choose.fast_model(model, 'true')[:2] == (model, True)
+  auto, forced = choose.fast_model(model), choose.fast_model(model, 'true')
+  assert not auto.jit_compile and forced.jit_compile
+  replaced = {'MaxPooling2D': 'MaxPool2x2', 'MaxPool2x2': 'MaxPool2x2'}
+  plain = lambda names: [replaced.get(n, n) for n in names if n != 'InputLayer']
+  assert plain(kinds(auto.model)) == plain(kinds(model))
+  for fast in auto, forced:
+    if fast.model is not model:
+      check_equivalent(model, fast.model)
+
+
+def wide_chain(filters=64, **options):
+  usual = {'padding': 'same', 'activation': 'relu'}
+  return chain(
+    layers.Conv2D(4, 3, padding='same'),
+    *conv_pool(filters, **{**usual, **options}),
+    *conv_pool(64, padding='same'),
+    layers.GlobalAveragePooling2D(keepdims=True),
+    layers.Conv2D(3, 1),
+  )
+
+
+def test_wide_convolutions_are_computed_by_winograd_and_compiled():
+  model = wide_chain()
+  fast = choose.fast_model(model)
+  assert fast.jit_compile
+  assert kinds(fast.model)[:3] == ['PatchConv2D', *['WinogradConvPool2D'] * 2]
+  check_equivalent(model, fast.model)
+  assert 'Conv2D' in kinds(choose.fast_model(model, 'false').model)
+
+
+@pytest.mark.parametrize(
+  'options', [{'filters': 32}, {'kernel': 5}, {'padding': 'valid'}]
+)
+def test_a_convolution_that_is_not_wide_is_not_compiled(options):
+  model = wide_chain(**options)
+  fast = choose.fast_model(model)
+  assert not fast.jit_compile
+  check_equivalent(model, fast.model)
+
+
+@pytest.mark.parametrize('layer', [layers.GRU, layers.LSTM, layers.SimpleRNN])
+def test_recurrent_models_are_compiled(layer):
+  """But not with dropout, and not on a GPU."""
+
+  def model(**options):
+    return keras.Sequential(
+      [
+        keras.Input((5,)),
+        layers.Embedding(9, 4),
+        layers.Bidirectional(layer(6, **options)),
+        layers.Dense(3),
+      ]
+    )
+
+  assert choose.fast_model(model()).jit_compile
+  assert choose.fast_model(model()).per_example
+  assert not choose.fast_model(model(dropout=0.1)).jit_compile
+  assert not choose.fast_model(model(recurrent_dropout=0.1)).jit_compile
+  assert not choose.fast_model(model(), on_gpu=True).jit_compile
+
+
+@pytest.mark.parametrize('units, compiled', [(1000, True), (3000, False)])
+def test_large_dense_models_are_not_compiled(units, compiled):
+  model = keras.Sequential(
+    [keras.Input((10,)), layers.Dense(1000), layers.Dense(units)]
+  )
+  assert choose.fast_model(model).jit_compile == compiled
 
 
 def test_model_without_convolutions_is_compiled():

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from safl_tf.models.fast import wide_conv
+from safl_tf.models.fast import max_pool, wide_conv
 
 layers = keras.layers
 
@@ -49,7 +49,7 @@ def test_the_first_of_equal_elements_gets_the_gradient():
   slope = tf.constant(rng.normal(size=(5, 4, 3, 4)), tf.float32)
   native = lambda x: tf.nn.max_pool2d(x, 2, 2, 'VALID')
   for mine, other in zip(
-    gradients(wide_conv.max_pool, x, [], slope),
+    gradients(max_pool.max_pool, x, [], slope),
     gradients(native, x, [], slope),
     strict=True,
   ):
