@@ -45,7 +45,7 @@ _A = [
   [0, 1, -1, 8, -8, 1],
 ]
 # The transformations of rows and columns in one, of tiles as vectors.
-_INPUT, _KERNEL, _OUTPUT = (np.kron(m, m) for m in (_B, _G, _A))
+_INPUT, _KERNEL, _OUTPUT = (np.kron(m, m) for m in map(np.array, (_B, _G, _A)))
 
 
 @keras.saving.register_keras_serializable('safl_tf')
