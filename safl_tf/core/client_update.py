@@ -4,7 +4,8 @@ The code is written for a single client, in pieces that are pure functions; an
 executor compiles the pieces, runs their loops and adds the client axis.
 """
 
-from collections.abc import Iterable
+import copy
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -107,6 +108,21 @@ class ClientUpdate:
     half = model.template.dtype_policy.compute_dtype == 'float16'
     self._loss_scale = 1024.0 if half else 1.0
     self.shared = self._find_shared()
+
+  @property
+  def data(self) -> list[tf.Tensor]:
+    """The arrays of all clients' data."""
+    arrays = tf.nest.flatten((self._x, self._y, self._weights))
+    return [array for array in arrays if array is not None]
+
+  def on(self, data: Sequence[tf.Tensor]) -> 'ClientUpdate':
+    """Returns the same round on other arrays like those of `data`."""
+    other, arrays = copy.copy(self), iter(data)
+    other._x, other._y, other._weights = tf.nest.map_structure(
+      lambda a: None if a is None else next(arrays),
+      (self._x, self._y, self._weights),
+    )
+    return other
 
   def signature(
     self, max_steps: int | None = None, max_measured: int | None = None

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from safl_tf.core import client_trainer, flat_model
+from safl_tf.core import client_trainer, flat_model, shared_function
 from safl_tf.core import process as process_lib
 from safl_tf.data import examples as examples_lib
 from safl_tf.training import keras_metrics
@@ -42,25 +42,27 @@ def build_predict(
     x = tf.nest.map_structure(tf.convert_to_tensor, x)
   size = min(_BATCH, len(tf.nest.flatten(x)[0]))
 
-  @tf.function(
-    input_signature=[
-      tf.TensorSpec([model.size], model.dtype),
-      tf.TensorSpec([size], tf.int32),
-    ],
-    jit_compile=jit_compile,
-    autograph=False,
-  )
-  def predict_batch(z: tf.Tensor, rows: tf.Tensor) -> Any:
+  def predict_batch(z: tf.Tensor, rows: tf.Tensor, x: Any) -> Any:
     inputs = tf.nest.map_structure(lambda a: tf.gather(a, rows), x)
     parts = model.unflatten(z, tf.zeros([2], tf.int32))
     outputs, mask, *_ = model.apply(parts, inputs, training=False)
     return [outputs] if mask is None else [outputs, mask]
 
+  call = shared_function.SharedFunction(
+    predict_batch,
+    [
+      tf.TensorSpec([model.size], model.dtype),
+      tf.TensorSpec([size], tf.int32),
+      tf.nest.map_structure(tf.TensorSpec.from_tensor, x),
+    ],
+    jit_compile,
+  )
+
   def predict(z: np.ndarray, rows: np.ndarray) -> Predictions:
     batches = -(-len(rows) // size)
     padded = np.resize(rows, batches * size).astype(np.int32)
     with tf.device(device):
-      parts = [predict_batch(z, b) for b in np.split(padded, batches)]
+      parts = [call(z, b, x) for b in np.split(padded, batches)]
     outputs, *mask = (
       np.concatenate([np.asarray(p) for p in part])[: len(rows)]
       for part in zip(*parts, strict=True)
