@@ -10,15 +10,13 @@ each. `auto` is the way that the defaults choose. The hand-written loop calls a
 """
 
 import argparse
-import contextlib
 import math
 import os
 import pathlib
 import sys
 from typing import NamedTuple
 
-from benchmarks import reports, workers
-from safl_tf.reporting import tables
+from benchmarks import workers
 
 HAND = 'hand-written loop'
 # way -> executor and jit_compile

@@ -24,8 +24,8 @@ class ExecutorOptions(NamedTuple):
     jit_compile: whether XLA compiles the model.
     per_example: whether the model processes each example independently, so that
       padding a batch changes nothing.
-    max_steps: the number of local steps of the largest client.
-    max_measured: the number of batches it measures h on.
+    max_steps: the number of local steps of the largest client, or more.
+    max_measured: the number of batches it measures h on, or more.
     cohort: the number of clients in a round.
     on_gpu: whether it runs on GPUs.
     stack: the number of clients `vectorized` stacks; by memory if None.
