@@ -34,11 +34,15 @@ def of(concrete: Any) -> str | None:
     return None
   names = _Names(node.name for node in graph.node)
   inputs = [names(tensor.name) for tensor in concrete.inputs]
+  given = {tensor.op.name for tensor in concrete.inputs}
   outputs = [names(tensor.name) for tensor in concrete.outputs]
   structure = tf.nest.map_structure(
     lambda tensor: (tensor.dtype.name, str(tensor.shape)),
     concrete.structured_outputs,
   )
+  for node in graph.node:
+    if node.name in given:  # small captured tensors have their values there
+      node.attr.pop('value', None)
   functions = {f.signature.name: f for f in graph.library.function}
   order: list[str] = []
   _rename(graph.node, names, functions, order)
@@ -97,8 +101,7 @@ def _rename(
     node.name = names(node.name)
     node.input[:] = map(names, node.input)
     node.ClearField('experimental_debug_info')
-    for label in _LABELS:
-      node.attr.pop(label, None)
+    _remove_labels(node.attr)
     for key in sorted(node.attr):
       for called in _called(node.attr[key]):
         if called.name in functions:
@@ -117,19 +120,27 @@ def _called(attribute: Any) -> Iterator[Any]:
 def _rename_function(
   function: Any, functions: dict[str, Any], order: list[str]
 ) -> None:
+  """Renames a function, its arguments, nodes and results by their numbers."""
   signature = function.signature
   arguments = [argument.name for argument in signature.input_arg]
   names = _Names([*arguments, *(node.name for node in function.node_def)])
-  results = [argument.name for argument in signature.output_arg]
-  returned = [names(function.ret.pop(name)) for name in results]
-  for i, argument in enumerate([*signature.input_arg, *signature.output_arg]):
-    argument.name = str(i)
   signature.name = ''
-  for i, name in enumerate(returned):
-    function.ret[str(i)] = name
-  for key in function.control_ret:
-    function.control_ret[key] = names(function.control_ret[key])
+  for i, argument in enumerate(signature.input_arg):
+    argument.name = str(i)
+    _remove_labels(function.arg_attr[i].attr)
+  for i, result in enumerate(signature.output_arg):
+    function.ret[f'result {i}'] = names(function.ret.pop(result.name))
+    result.name = f'result {i}'
+  for i, control in enumerate(signature.control_output):
+    node = names(function.control_ret.pop(control))
+    function.control_ret[f'control {i}'] = node
+    signature.control_output[i] = f'control {i}'
   _rename(function.node_def, names, functions, order)
+
+
+def _remove_labels(attributes: Any) -> None:
+  for label in _LABELS:
+    attributes.pop(label, None)
 
 
 def _bytes(message: Any) -> bytes:
