@@ -82,7 +82,7 @@ def section(quick: bool) -> str:
 
   shaped = trainer.trainer_of(state)
   x = trainer.clients.x
-  predict = evaluation.build_predict(shaped.model, x, shaped.jit_compile)
+  predict = evaluation.Predictor(shaped.model, x, shaped.jit_compile)
   tested = np.arange(min(10_000, len(x)))
 
   def initial_models() -> None:

@@ -10,7 +10,7 @@ flags of safl-train except --algorithm and --seed have the same meaning here.
 
 OUTPUT_DIR/EXPERIMENT has comparison.html, comparison.md, comparison.tex,
 comparison.csv (a row per algorithm), runs.csv (a row per run), plots/, all
-rewritten after each run, and the folders ALGORITHM_seedSEED of the runs. The
+rewritten while runs finish, and the folders ALGORITHM_seedSEED of the runs. The
 same command resumes; with more algorithms or seeds it trains only the new runs.
 With --runs it trains nothing and compares the runs that there are.
 """
@@ -117,7 +117,6 @@ def main(flags: absl_flags.FlagValues) -> None:
   missing = [run for run in runs if not runs_lib.is_complete(run)]
   write = lambda: _write(path, runs, at_rounds, flags.target_accuracy)
   failures: list[str] = []
-  table = ''
   with contextlib.ExitStack() as stack:
     if missing:
       hardware.start_tensorflow()
@@ -127,12 +126,13 @@ def main(flags: absl_flags.FlagValues) -> None:
     else:
       logging.info('all %d runs are finished', len(runs))
     stack.enter_context(output_folder.opened(path, 'comparison', 'experiment'))
-    for run in missing:
-      position = f'run {runs.index(run) + 1} of {len(runs)}'
-      logging.info('%s: %s, seed %d', position, run.algorithm, run.seed)
-      failures += filter(None, [runs_lib.run(run, dataset)])
-      table = write()
-    print(table or write())
+    with runs_lib.reporting(write) as report_run:
+      for run in missing:
+        position = f'run {runs.index(run) + 1} of {len(runs)}'
+        logging.info('%s: %s, seed %d', position, run.algorithm, run.seed)
+        failures += filter(None, [runs_lib.run(run, dataset)])
+        report_run()
+    print(write())
   print(f'page  {path / "comparison.html"}')
   if failures:
     raise errors.RunError('; '.join(failures))

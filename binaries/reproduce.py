@@ -8,12 +8,13 @@ The paper is "Gradual Federated Learning with Simulated Annealing".
 
 OUTPUT_DIR/EXPERIMENT_SCALE has report.html, report.md, figures/ with their
 data, values.csv (the paper's values and ours), claims.csv (the paper's claims
-and verdicts), all rewritten after each part, and a folder PART_seedSEED per
+and verdicts), all rewritten while parts finish, and a folder PART_seedSEED per
 run. The same command resumes. Runs of other experiments in OUTPUT_DIR with the
 same flags are reused.
 """
 
 import dataclasses
+import functools
 import os
 import pathlib
 import time
@@ -170,7 +171,7 @@ def _reproduce(job: Job) -> None:
     if sources[i] is configs[i] and not runs.is_complete(configs[i])
   ]
   unavailable: dict[str, str] = {}
-  ready, tables = [], None
+  ready = []
   if missing:
     hardware.start_tensorflow()
     data, problems = _load([configs[i] for i in missing])
@@ -185,11 +186,13 @@ def _reproduce(job: Job) -> None:
       logging.info('%s is left out: %s', name, error)
   else:
     logging.info('all runs are finished')
+  write = functools.partial(_write, job, sources, unavailable)
   with output_folder.opened(job.path, 'reproduction', 'output_dir'):
-    for i in _log_progress(job, ready):
-      runs.run(configs[i], data[configs[i].dataset])
-      tables = _write(job, sources, unavailable)
-    print(tables or _write(job, sources, unavailable))
+    with runs.reporting(write) as report_run:
+      for i in _log_progress(job, ready):
+        runs.run(configs[i], data[configs[i].dataset])
+        report_run()
+    print(write())
   print(f'page  {job.path / "report.html"}\n')
 
 

@@ -138,6 +138,29 @@ def shared_workers(config: RunConfig) -> Iterator[None]:
     yield
 
 
+@contextlib.contextmanager
+def reporting(write: Callable[[], Any]) -> Iterator[Callable[[], None]]:
+  """Gives a function to call after each run, which writes now and then.
+
+  If a run fails or is stopped, the report on those before is written, too.
+  """
+  from safl_tf.reporting import sweep as sweep_lib
+
+  write_now_and_then, finished = sweep_lib.occasionally(write), 0
+
+  def report_run() -> None:
+    nonlocal finished
+    finished += 1
+    write_now_and_then()
+
+  try:
+    yield report_run
+  except BaseException:
+    if finished:
+      write()
+    raise
+
+
 def run(
   config: RunConfig,
   dataset: 'dataset_lib.Dataset',

@@ -1,6 +1,7 @@
 """Plans a client's batches, and gathers the examples of each local step."""
 
-from collections.abc import Iterable
+import copy
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -102,6 +103,7 @@ class DeviceArray:
 
   Attributes:
     dtype: of the rows.
+    values: the array on the device.
 
   Args:
     array: the values.
@@ -114,11 +116,17 @@ class DeviceArray:
       self.dtype = stored = values.dtype
       if 'GPU' in (device or ''):
         stored = _STORED.get(self.dtype, self.dtype)
-      self._values = tf.cast(values, stored)
+      self.values = tf.cast(values, stored)
 
   def take(self, rows: tf.Tensor) -> tf.Tensor:
     """Returns rows of the array."""
-    return tf.cast(tf.gather(self._values, rows), self.dtype)
+    return tf.cast(tf.gather(self.values, rows), self.dtype)
+
+  def on(self, values: tf.Tensor) -> 'DeviceArray':
+    """Returns the same array with other values."""
+    other = copy.copy(self)
+    other.values = values
+    return other
 
 
 def put(data: Any, device: str | None = None) -> Any:
@@ -142,4 +150,17 @@ def take(data: Any, rows: tf.Tensor) -> Any:
   """Returns rows of all arrays of a structure from `put`."""
   return tf.nest.map_structure(
     lambda array: None if array is None else array.take(rows), data
+  )
+
+
+def tensors(data: Any) -> list[tf.Tensor]:
+  """Returns the arrays of a structure from `put` as a list of tensors."""
+  return [a.values for a in tf.nest.flatten(data) if a is not None]
+
+
+def on(data: Any, values: Sequence[tf.Tensor]) -> Any:
+  """Returns a structure from `put` with other `tensors`."""
+  rest = iter(values)
+  return tf.nest.map_structure(
+    lambda array: None if array is None else array.on(next(rest)), data
   )

@@ -122,18 +122,19 @@ class ClientTrainer:
     largest = int(clients.sizes.max())
     held_out = config.num_held_out(largest)
     self._steps: int | None = None  # of `personalizer`
-    self._max_steps = int(config.steps(largest - held_out))
-    if self._max_steps * config.batch_size > _MAX_PLANNED:
+    steps = int(config.steps(largest - held_out))
+    if steps * config.batch_size > _MAX_PLANNED:
       raise errors.InputError(
         'local_epochs',
         config.local_epochs,
-        f'a client of {largest} examples would have {self._max_steps} batches '
+        f'a client of {largest} examples would have {steps} batches '
         f'of {config.batch_size} in a round; must be fewer',
       )
+    self._max_steps = _round_up(steps)
     self._max_measured = 0
     if algorithm.measures:
       measured = held_out or largest
-      self._max_measured = -(-measured // config.batch_size)
+      self._max_measured = _round_up(-(-measured // config.batch_size))
     self._options = executors.ExecutorOptions(
       jit_compile=False,  # until the model is known
       per_example=False,
@@ -516,6 +517,16 @@ def _flat_model(
     clients.num_classes,
   )
   return flat, task
+
+
+def _round_up(steps: int) -> int:
+  """Rounds a number of steps up, to one that other partitions have, too.
+
+  XLA compiles again for every shape of a plan, but not for other numbers of
+  steps within it.
+  """
+  unit = 2 ** max(0, steps.bit_length() - 3)
+  return -(-steps // unit) * unit
 
 
 def _mean(values: np.ndarray) -> float:

@@ -4,7 +4,8 @@ The code is written for a single client, in pieces that are pure functions; an
 executor compiles the pieces, runs their loops and adds the client axis.
 """
 
-from collections.abc import Iterable
+import copy
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -104,6 +105,17 @@ class ClientUpdate:
     half = model.template.dtype_policy.compute_dtype == 'float16'
     self._loss_scale = 1024.0 if half else 1.0
     self.shared = self._find_shared()
+
+  @property
+  def data(self) -> list[tf.Tensor]:
+    """The arrays of all clients' data."""
+    return batching.tensors(self._data)
+
+  def on(self, data: Sequence[tf.Tensor]) -> 'ClientUpdate':
+    """Returns the same round on other arrays like those of `data`."""
+    other = copy.copy(self)
+    other._data = batching.on(self._data, data)
+    return other
 
   def signature(
     self, max_steps: int | None = None, max_measured: int | None = None

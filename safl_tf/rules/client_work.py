@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from safl_tf.core import algorithm
 from safl_tf.core import layout as layout_lib
+from safl_tf.rules import hyperparameter
 from safl_tf.util import errors, validation
 
 ClientRound = algorithm.ClientRound
@@ -30,7 +31,8 @@ def proximal(mu: float) -> ClientWork:
   validation.limited('proximal_mu', mu)
 
   def start(begun: ClientRound) -> algorithm.Tensors:
-    pull = tf.where(begun.has_global, tf.constant(mu, tf.float32), 0.0)
+    strength = hyperparameter.tensor(mu, tf.float32)
+    pull = tf.where(begun.has_global, strength, 0.0)
     return {'pull': pull, 'anchor': begun.received['z']}
 
   def gradient(

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from safl_tf.core import algorithm
-from safl_tf.rules import random_bits
+from safl_tf.rules import hyperparameter, random_bits
 from safl_tf.util import validation
 
 Decision = algorithm.Decision
@@ -46,7 +46,7 @@ def accuracy_gap(nu: float = 0.5) -> Gate:
     h_global = tf.cast(metrics['global_accuracy'], tf.float64)
     h_local = tf.cast(metrics['accuracy'], tf.float64)
     delta = tf.abs(h_global - h_local) / (h_global + h_local + 1e-6)
-    q = tf.exp(-delta / nu)
+    q = tf.exp(-delta / hyperparameter.tensor(nu, tf.float64))
     sent = random_bits.bernoulli(seed, [], q)
     return Decision(sent, tf.cast(q, tf.float32), tf.cast(delta, tf.float32))
 

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from safl_tf.core import algorithm
-from safl_tf.rules import random_bits
+from safl_tf.rules import hyperparameter, random_bits
 from safl_tf.util import choices, validation
 
 Mix = algorithm.Mix
@@ -60,11 +60,13 @@ def anneal(
   def mix(
     seed: tf.Tensor, t: tf.Tensor, z_bar: tf.Tensor, z: tf.Tensor
   ) -> Mixed:
-    p = tf.exp(-tf.cast(t, tf.float64) / temperature)
+    divisor = hyperparameter.tensor(temperature, tf.float64)
+    p = tf.exp(-tf.cast(t, tf.float64) / divisor)
     shape = tf.shape(z) if granularity == 'element' else [1]
     local = random_bits.bernoulli(seed, shape, p)  # where u_j = ε
     # ε·z̄ + (1-ε)·z, written so that z = z̄ and ε = 1 give exactly z̄.
-    perturbed = z if epsilon == 0 else z_bar + (1 - epsilon) * (z - z_bar)
+    weight = hyperparameter.tensor(1 - epsilon, z.dtype)
+    perturbed = z if epsilon == 0 else z_bar + weight * (z - z_bar)
     return Mixed(
       w=tf.where(local, perturbed, z_bar),
       p=tf.cast(p, tf.float32),

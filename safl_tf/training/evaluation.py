@@ -1,13 +1,19 @@
 """Evaluates models: the loss, accuracies and metrics of Keras."""
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from concurrent import futures
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from safl_tf.core import batching, client_trainer, flat_model
+from safl_tf.core import (
+  batching,
+  client_trainer,
+  flat_model,
+  shared_function,
+)
 from safl_tf.core import process as process_lib
 from safl_tf.data import examples as examples_lib
 from safl_tf.training import keras_metrics
@@ -24,49 +30,77 @@ class Predictions(NamedTuple):
   mask: np.ndarray | None
 
 
-# (z [P], rows [r]) -> the outputs for these rows
-Predict = Callable[[np.ndarray, np.ndarray], Predictions]
+class Predictor:
+  """A compiled function (z, rows of x) -> predictions.
 
-
-def build_predict(
-  model: flat_model.FlatModel,
-  x: Any,
-  jit_compile: bool,
-  device: str | None = None,
-) -> Predict:
-  """Compiles a function (z, rows of x) -> predictions.
-
-  It runs on the TensorFlow device, by default on TensorFlow's choice.
+  Args:
+    model: the model.
+    x: the inputs.
+    jit_compile: whether XLA compiles it.
+    device: the TensorFlow device; TensorFlow's choice by default.
   """
-  size = min(_BATCH, len(tf.nest.flatten(x)[0]))
-  data = batching.put(x, device)
 
-  @tf.function(
-    input_signature=[
-      tf.TensorSpec([model.size], model.dtype),
-      tf.TensorSpec([size], tf.int32),
-    ],
-    jit_compile=jit_compile,
-    autograph=False,
-  )
-  def predict_batch(z: tf.Tensor, rows: tf.Tensor) -> Any:
-    inputs = batching.take(data, rows)
-    parts = model.unflatten(z, tf.zeros([2], tf.int32))
-    outputs, mask, *_ = model.apply(parts, inputs, training=False)
-    return [outputs] if mask is None else [outputs, mask]
+  def __init__(
+    self,
+    model: flat_model.FlatModel,
+    x: Any,
+    jit_compile: bool,
+    device: str | None = None,
+  ):
+    self._model = model
+    self._device = device
+    self._size = min(_BATCH, len(tf.nest.flatten(x)[0]))
+    self._data = batching.put(x, device)
+    self._x = batching.tensors(self._data)
+    self._function = shared_function.SharedFunction(
+      self._predict,
+      [
+        tf.TensorSpec([model.size], model.dtype),
+        tf.TensorSpec([self._size], tf.int32),
+        tf.nest.map_structure(tf.TensorSpec.from_tensor, self._x),
+      ],
+      jit_compile,
+    )
 
-  def predict(z: np.ndarray, rows: np.ndarray) -> Predictions:
+  def __call__(self, z: np.ndarray, rows: np.ndarray) -> Predictions:
+    """Predicts for rows, in batches of one size."""
+    size = self._size
     batches = -(-len(rows) // size)
     padded = np.resize(rows, batches * size).astype(np.int32)
-    with tf.device(device):
-      parts = [predict_batch(z, b) for b in np.split(padded, batches)]
+    with tf.device(self._device):
+      parts = [
+        self._function(z, batch, self._x) for batch in np.split(padded, batches)
+      ]
     outputs, *mask = (
       np.concatenate([np.asarray(p) for p in part])[: len(rows)]
       for part in zip(*parts, strict=True)
     )
     return Predictions(outputs, mask[0] if mask else None)
 
-  return predict
+  def trial(self, rows: np.ndarray) -> np.ndarray:
+    """Returns the outputs of a model of zeros for rows, without compiling."""
+    with tf.device(self._device):
+      z = tf.zeros([self._model.size], self._model.dtype)
+      return self._predict(z, rows.astype(np.int32), self._x)[0].numpy()
+
+  def compile(self) -> futures.Future[Any]:
+    """Compiles the function in a thread of its own, traced in this one."""
+    with tf.device(self._device):
+      self._function.trace()  # in a thread, an error may leave a lock behind
+    z = np.zeros(self._model.size, self._model.dtype)
+    thread = futures.ThreadPoolExecutor(1, thread_name_prefix='compile')
+    try:
+      return thread.submit(self, z, np.arange(1))
+    finally:
+      thread.shutdown(wait=False)
+
+  def _predict(
+    self, z: tf.Tensor, rows: tf.Tensor, x: Sequence[tf.Tensor]
+  ) -> Any:
+    inputs = batching.take(batching.on(self._data, x), rows)
+    parts = self._model.unflatten(z, tf.zeros([2], tf.int32))
+    outputs, mask, *_ = self._model.apply(parts, inputs, training=False)
+    return [outputs] if mask is None else [outputs, mask]
 
 
 class Evaluator:
@@ -87,13 +121,11 @@ class Evaluator:
     self._task = trainer.task
     self._data = data
     self._metrics = keras_metrics.of_task(trainer.task)
-    self._predict = build_predict(
+    self._predict = Predictor(
       trainer.model, data.x, trainer.jit_compile, trainer.device
     )
     first = np.arange(min(2, len(data.y)))
-    outputs, _ = self._predict(
-      np.zeros_like(trainer.zero_arrays[0]['z']), first
-    )
+    outputs = self._predict.trial(first)
     trainer.task.check_labels(data.y, outputs, 'test_data: y')
     self._rows = max(_BATCH, _MAX_ELEMENTS // outputs[0].size)
     errors_by_name = keras_metrics.lower_is_better(self._metrics)
@@ -102,11 +134,13 @@ class Evaluator:
     scorer = scores_lib.Scorer(trainer.task)
     scorer.update(outputs, data.y[first])
     self.names = list(dict.fromkeys([*scorer.result().named(), *own]))
+    self._compiled = self._predict.compile()  # meanwhile, a round is compiled
 
   def __call__(
     self, z: np.ndarray, rows: np.ndarray | None = None
   ) -> scores_lib.Scores:
     """Scores a model on all examples, or on some rows of them."""
+    self._compiled.result()
     data = self._data
     if rows is None:
       rows = np.arange(len(data.y))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from binaries import train
+from safl_tf.core import shared_function
 from safl_tf.reporting import charts, plots
 from safl_tf.training import export, run_directory
 from safl_tf.training import hparams as hparams_lib
@@ -162,6 +163,7 @@ def test_page_in_a_browser(made, tmp_path):
 
 
 def test_runs_are_those_of_safl_train(made, dense, tmp_path, no_pictures):
+  shared_function._functions.clear()  # as in a process of its own
   where = (f'--output_dir={tmp_path}', '--experiment=safl_seed1')
   flags = ('--algorithm=safl', '--seed=1', f'--model={dense}')
   assert programs.call('train', *COMMAND, *where, *flags) == 0

@@ -6,7 +6,6 @@ Where there is a GPU, it is used.
 """
 
 import functools
-import inspect
 
 import keras
 import numpy as np
@@ -116,7 +115,7 @@ def traced(trainer):
   """A round as the function that the executor calls."""
   compiled = trainer.trainer_of(None)._executor._rounds[0]
   compiled.trace()
-  return compiled._function.get_concrete_function()
+  return compiled._function._function.get_concrete_function()
 
 
 @pytest.mark.parametrize('executor', EXECUTORS)
@@ -142,9 +141,9 @@ def test_all_that_a_gpu_gathers_is_in_its_memory(gpu):
     trainer = make(model, 'SAFL', 'threads')
     total = len(trainer.clients.y)
     examples = [
-      captured.dtype
-      for captured in traced(trainer).captured_inputs
-      if captured.shape[:1] == [total]
+      tensor.dtype
+      for tensor in traced(trainer).inputs
+      if tensor.shape[:1] == [total]
     ]
     assert len(examples) == 2
     assert not {tf.int32, tf.uint8} & set(examples)
@@ -174,11 +173,10 @@ def test_same_results_as_for_a_cpu(gpu, executor):
 
 def test_evaluation_is_for_gpus(gpu):
   trainer = make('LeNet-5', 'SAFL', 'threads')
-  predict = evaluation.build_predict(
+  predict = evaluation.Predictor(
     trainer.model, trainer.clients.x, False, trainer.device
   )
-  compiled = inspect.getclosurevars(predict).nonlocals['predict_batch']
-  function = compiled.get_concrete_function()
+  function = predict._function._function.get_concrete_function()
   assert gpu_kernels.placed_on_cpu(function) == []
   assert gpu_kernels.without_kernel(function) == []
 

@@ -116,7 +116,7 @@ def test_predict_equals_the_model(monkeypatch, jit_compile):
   monkeypatch.setattr(evaluation, '_BATCH', 16)
   x, _ = tiny.blobs(50)
   flat = flat_model.FlatModel(tiny.normalised, x)
-  predict = evaluation.build_predict(flat, x, jit_compile)
+  predict = evaluation.Predictor(flat, x, jit_compile)
   z = flat.init(seeds.pair(0, seeds.Role.INIT, 1))
   model = flat.to_model(z)
   for rows in np.arange(50), np.array([7]), np.array([3, 3, 40, 1] * 5):
@@ -139,7 +139,7 @@ def test_predict_with_few_examples_and_several_inputs(make, take):
   x = take(tiny.blobs(20)[0])
   flat = flat_model.FlatModel(make, x)
   z = flat.init(seeds.pair(0, seeds.Role.INIT, 1))
-  predict = evaluation.build_predict(flat, x, False)
+  predict = evaluation.Predictor(flat, x, False)
   np.testing.assert_allclose(
     predict(z, np.arange(20)).outputs, flat.to_model(z)(x), rtol=1e-5, atol=1e-6
   )

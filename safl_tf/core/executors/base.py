@@ -24,8 +24,8 @@ class ExecutorOptions(NamedTuple):
     jit_compile: whether XLA compiles the model.
     per_example: whether the model processes each example independently, so that
       padding a batch changes nothing.
-    max_steps: the number of local steps of the largest client.
-    max_measured: the number of batches it measures h on.
+    max_steps: the number of local steps of the largest client, or more.
+    max_measured: the number of batches it measures h on, or more.
     cohort: the number of clients in a round.
     on_gpu: whether it runs on GPUs.
     stack: the number of clients `vectorized` stacks; by memory if None.
@@ -93,28 +93,30 @@ class CompiledRound:
     signature: cohort.ClientInput,
     jit_compile: bool,
   ):
+    from safl_tf.core import shared_function
+
     self._device = update.device
-    self._function = tf.function(
-      lambda inputs: update(inputs, runner),
-      input_signature=[signature],
-      jit_compile=jit_compile,
-      autograph=False,
+    self._data = update.data
+    self._function = shared_function.SharedFunction(
+      lambda inputs, data: update.on(data)(inputs, runner),
+      [signature, tf.nest.map_structure(tf.TensorSpec.from_tensor, self._data)],
+      jit_compile,
     )
 
   def __call__(self, inputs: cohort.ClientInput) -> cohort.ClientOutput:
     """Runs the round."""
     with tf.device(self._device):
-      return to_numpy(self._function(inputs))
+      return to_numpy(self._function(inputs, self._data))
 
   def trace(self) -> None:
     """Traces the function now, not in the first call."""
     with tf.device(self._device):
-      self._function.get_concrete_function()
+      self._function.trace()
 
   @property
   def num_traces(self) -> int:
     """The number of traces."""
-    return self._function.experimental_get_tracing_count()
+    return self._function.num_traces
 
 
 def to_numpy(output: cohort.ClientOutput) -> cohort.ClientOutput:

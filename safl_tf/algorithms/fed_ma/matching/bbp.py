@@ -8,7 +8,6 @@ matched rows, n_g of them, and S_g = 1 + n_g, the most likely g is A_g / S_g.
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import optimize
 
 _CAP = 700  # global units of a layer, beyond which few are opened
 _MAX_POPULARITY = 10  # larger counts of a unit weigh no more
@@ -105,6 +104,8 @@ class _Matching:
 
   def add(self, k: int) -> None:
     """Assigns a client's units and opens new ones as needed."""
+    from scipy import optimize
+
     row, width = self._rows[k], len(self._counts)
     openings = min(len(row), max(self._cap - width, 1))
     if width:

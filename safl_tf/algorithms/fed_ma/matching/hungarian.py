@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import optimize
 
 from safl_tf.algorithms.fed_ma.matching import averages
 
@@ -41,6 +40,8 @@ def match_all(
 
 def assign(reference: np.ndarray, row: np.ndarray) -> np.ndarray:
   """Returns the map of one client."""
+  from scipy import optimize
+
   _, chosen = optimize.linear_sum_assignment(
     squared_distances(reference, row).T
   )
