@@ -122,7 +122,11 @@ class Hardware(Group, topic='hardware'):
     'folder of the run, for models that exceed the memory.',
   )
   jit_compile: str = choice(
-    'auto', choices.JIT_COMPILES, 'Whether to compile training with XLA.'
+    'auto',
+    choices.JIT_COMPILES,
+    'Whether to compile training with XLA; auto decides by the layers. Wide '
+    '3x3 convolutions are then computed by the algorithm of Winograd, with '
+    'larger rounding errors than native ones.',
   )
   device: str = text('auto', 'auto, cpu, gpu (all GPUs) or one, such as gpu:1.')
   mixed_precision: str = choice(
