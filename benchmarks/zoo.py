@@ -16,7 +16,8 @@ import pathlib
 import sys
 from typing import NamedTuple
 
-from benchmarks import workers
+from benchmarks import reports, workers
+from safl_tf.reporting import tables
 
 HAND = 'hand-written loop'
 # way -> executor and jit_compile
@@ -26,6 +27,10 @@ WAYS = {
   for xla, jit in (('no XLA', 'false'), ('XLA', 'true'))
 }
 _TIMEOUT = 300.0  # of a round
+HEADINGS = (
+  'model,steps,way,s / round,CPU s / round,first round s,peak RSS MB,'
+  '× best way,speed × hand-written'
+)
 
 
 class Measured(NamedTuple):
@@ -142,12 +147,23 @@ def main() -> None:
 
   kinds = [arguments.only] if arguments.only else list(zoo_models.KINDS)
   sizes = [arguments.steps] if arguments.steps else zoo_models.STEPS
-  table: list[list[str]] = []
+  table = [HEADINGS.split(',')]
   for kind in kinds:
     for steps in sizes:
-      table += rows(kind, steps, arguments.cycles)
-      print(kind, steps, *table[-len(WAYS) - 1 :], sep='\n', file=sys.stderr)
-  print(table)
+      new = rows(kind, steps, arguments.cycles)
+      print(tables.to_markdown([table[0], *new]), file=sys.stderr, flush=True)
+      table += new
+  text = '\n\n'.join(
+    [
+      '## A zoo of models: executors, with and without XLA',
+      f'{reports.provenance("benchmarks.zoo")} The fastest of '
+      f'{arguments.cycles} rounds of SAFL each, taken in turns; `auto` is the '
+      'way that the defaults choose. The hand-written loop is FedAvg: a '
+      '`tf.function` for every step, one client after the other.',
+      tables.to_markdown(table).rstrip(),
+    ]
+  )
+  reports.write(arguments.write, 'zoo', text)
 
 
 if __name__ == '__main__':
