@@ -20,5 +20,11 @@ def bernoulli(seed: tf.Tensor, shape: Any, probability: tf.Tensor) -> tf.Tensor:
   bits = tf.random.stateless_uniform(
     shape, seed, minval=None, maxval=None, dtype=tf.int32, alg='philox'
   )
-  bits = tf.cast(bits, tf.uint32)
-  return tf.cast(bits, tf.float64) * 2.0**-32 < probability
+  return less(tf.cast(bits, tf.uint32), probability)
+
+
+def less(bits: tf.Tensor, probability: tf.Tensor) -> tf.Tensor:
+  """Returns bits·2⁻³² < p, in uint32: float64 would take twice the memory."""
+  last = tf.math.ceil(probability * 2.0**32) - 1
+  last = tf.cast(tf.clip_by_value(last, 0, 2.0**32 - 1), tf.uint32)
+  return (bits <= last) & (probability > 0)

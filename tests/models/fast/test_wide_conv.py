@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from safl_tf.models.fast import max_pool, wide_conv
+from safl_tf.models.fast import wide_conv
 
 layers = keras.layers
 
@@ -40,20 +40,6 @@ def test_equals_the_native_layers(kernel, activation, use_bias):
   assert outputs[0].shape == ours.compute_output_shape(x.shape)
   for mine, other in zip(outputs, expected, strict=True):
     np.testing.assert_allclose(mine, other, rtol=1e-4, atol=1e-5)
-
-
-def test_the_first_of_equal_elements_gets_the_gradient():
-  """As in TensorFlow's pooling, also if all four are equal."""
-  rng = np.random.default_rng(0)
-  x = tf.constant(rng.integers(0, 3, (5, 8, 6, 4)), tf.float32)
-  slope = tf.constant(rng.normal(size=(5, 4, 3, 4)), tf.float32)
-  native = lambda x: tf.nn.max_pool2d(x, 2, 2, 'VALID')
-  for mine, other in zip(
-    gradients(max_pool.max_pool, x, [], slope),
-    gradients(native, x, [], slope),
-    strict=True,
-  ):
-    np.testing.assert_array_equal(mine, other)
 
 
 def test_saves_and_loads(tmp_path):
