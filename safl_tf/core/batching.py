@@ -122,7 +122,7 @@ class DeviceArray:
     """Returns rows of the array."""
     return tf.cast(tf.gather(self.values, rows), self.dtype)
 
-  def on(self, values: tf.Tensor) -> 'DeviceArray':
+  def with_values(self, values: tf.Tensor) -> 'DeviceArray':
     """Returns the same array with other values."""
     other = copy.copy(self)
     other.values = values
@@ -158,9 +158,10 @@ def tensors(data: Any) -> list[tf.Tensor]:
   return [a.values for a in tf.nest.flatten(data) if a is not None]
 
 
-def on(data: Any, values: Sequence[tf.Tensor]) -> Any:
+def with_tensors(data: Any, values: Sequence[tf.Tensor]) -> Any:
   """Returns a structure from `put` with other `tensors`."""
   rest = iter(values)
   return tf.nest.map_structure(
-    lambda array: None if array is None else array.on(next(rest)), data
+    lambda array: None if array is None else array.with_values(next(rest)),
+    data,
   )

@@ -111,10 +111,10 @@ class ClientUpdate:
     """The arrays of all clients' data."""
     return batching.tensors(self._data)
 
-  def on(self, data: Sequence[tf.Tensor]) -> 'ClientUpdate':
+  def with_data(self, data: Sequence[tf.Tensor]) -> 'ClientUpdate':
     """Returns the same round on other arrays like those of `data`."""
     other = copy.copy(self)
-    other._data = batching.on(self._data, data)
+    other._data = batching.with_tensors(self._data, data)
     return other
 
   def signature(

@@ -97,7 +97,7 @@ class Predictor:
   def _predict(
     self, z: tf.Tensor, rows: tf.Tensor, x: Sequence[tf.Tensor]
   ) -> Any:
-    inputs = batching.take(batching.on(self._data, x), rows)
+    inputs = batching.take(batching.with_tensors(self._data, x), rows)
     parts = self._model.unflatten(z, tf.zeros([2], tf.int32))
     outputs, mask, *_ = self._model.apply(parts, inputs, training=False)
     return [outputs] if mask is None else [outputs, mask]

@@ -1,6 +1,6 @@
 """What can be known of rounds on a GPU without one.
 
-TensorFlow is told that there is a GPU. Everything is then built and traced as
+TensorFlow lists a GPU. Everything is then built and traced as
 on a GPU, and TensorFlow computes on the CPU what it is asked to compute there.
 Where there is a GPU, it is used.
 """

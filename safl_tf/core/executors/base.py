@@ -98,7 +98,7 @@ class CompiledRound:
     self._device = update.device
     self._data = update.data
     self._function = shared_function.SharedFunction(
-      lambda inputs, data: update.on(data)(inputs, runner),
+      lambda inputs, data: update.with_data(data)(inputs, runner),
       [signature, tf.nest.map_structure(tf.TensorSpec.from_tensor, self._data)],
       jit_compile,
     )

@@ -57,14 +57,12 @@ _COMPILABLE = (
   'InputLayer',
   'LayerNormalization',
   'LeakyReLU',
-  'MaxPool2x2',
   'MaxPooling2D',
   'PatchConv2D',
   'ReLU',
   'Rescaling',
   'Reshape',
   'Softmax',
-  'WinogradConv2D',
   'WinogradConvPool2D',
   'ZeroPadding2D',
 )
@@ -184,6 +182,8 @@ def _clone(
   def clone(layer: keras.layers.Layer) -> keras.layers.Layer:
     if can_replace(layer):
       return replace(layer)
+    if any(hasattr(part, 'adapt') for part in layer._flatten_layers()):
+      return layer  # what it has learned is not in its configuration
     return type(layer).from_config(layer.get_config())
 
   try:
@@ -217,13 +217,13 @@ def to_winograd(model: keras.Model) -> keras.Model | None:
   if not wide or not all(patch_conv.can_replace(conv) for conv, _ in convs):
     return None
   if not all(
-    winograd_conv.can_replace_pair(conv, pool) and conv.filters >= _MIN_WIDE
+    winograd_conv.can_replace(conv, pool) and conv.filters >= _MIN_WIDE
     for conv, pool in wide
   ):
     return None
   merged = _merge(
     model,
-    winograd_conv.can_replace_pair,
+    winograd_conv.can_replace,
     lambda conv, _: winograd_conv.WinogradConvPool2D.from_config(
       conv.get_config()
     ),

@@ -49,46 +49,23 @@ _INPUT, _KERNEL, _OUTPUT = (np.kron(m, m) for m in map(np.array, (_B, _G, _A)))
 
 
 @keras.saving.register_keras_serializable('safl_tf')
-class WinogradConv2D(keras.layers.Conv2D):
-  """`Conv2D` with a 3×3 kernel and stride 1; see `can_replace`."""
+class WinogradConvPool2D(wide_conv.WideConvPool2D):
+  """`WideConvPool2D` with a 3×3 kernel.
 
-  def convolution_op(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-    """Convolves tiles and joins them."""
-    _, height, width, filters = self.compute_output_shape(inputs.shape)
-    tiles, (rows, columns) = self._tiles(inputs, kernel)
-    y = tf.reshape(tiles, [4, 4, -1, rows, columns, filters])
-    y = tf.transpose(y, [2, 3, 0, 4, 1, 5])
-    y = tf.reshape(y, [-1, 4 * rows, 4 * columns, filters])
-    return y[:, :height, :width]
-
-  def _tiles(
-    self, inputs: tf.Tensor, kernel: tf.Tensor
-  ) -> tuple[tf.Tensor, list[int]]:
-    """Returns the outputs as tiles [16, tiles, filters], and their grid."""
-    before = int(self.padding == 'same')
-    sizes = [n - 2 + 2 * before for n in inputs.shape[1:3]]
-    grid = [-(-size // 4) for size in sizes]
-    # Four more elements than outputs, so that they are whole blocks of four.
-    paddings = [
-      [before, 4 * (tiles + 1) - n - before]
-      for tiles, n in zip(grid, inputs.shape[1:3], strict=True)
-    ]
-    x = tf.pad(inputs, [[0, 0], *paddings, [0, 0]])
-    return convolve(x, tf.convert_to_tensor(kernel)), grid
-
-
-@keras.saving.register_keras_serializable('safl_tf')
-class WinogradConvPool2D(WinogradConv2D):
-  """`WinogradConv2D`, `MaxPooling2D(2)`, then bias and activation.
-
-  The maximum of 2×2 elements is taken within tiles. The activation must be ReLU
-  or linear, the padding 'same', and the input's height and width even.
+  The maximum of 2×2 elements is taken within tiles.
   """
 
   def call(self, inputs: tf.Tensor) -> tf.Tensor:
     """Maps [batch, height, width, channels] to half the height and width."""
     _, height, width, filters = self.compute_output_shape(inputs.shape)
-    tiles, (rows, columns) = self._tiles(inputs, self.kernel)
+    rows, columns = -(-height // 2), -(-width // 2)  # of tiles
+    # One element before, and whole blocks of four, one more than tiles.
+    paddings = [
+      [1, 4 * (tiles + 1) - n - 1]
+      for tiles, n in zip((rows, columns), inputs.shape[1:3], strict=True)
+    ]
+    x = tf.pad(inputs, [[0, 0], *paddings, [0, 0]])
+    tiles = convolve(x, tf.convert_to_tensor(self.kernel))
     y = tf.reshape(tiles, [2, 2, 2, 2, -1, filters])
     halves = [max_pool.maximum(y[:, i, :, 0], y[:, i, :, 1]) for i in (0, 1)]
     y = max_pool.maximum(*halves)
@@ -98,11 +75,6 @@ class WinogradConvPool2D(WinogradConv2D):
     y = tf.transpose(y, [2, 3, 0, 4, 1, 5])
     y = tf.reshape(y, [-1, 2 * rows, 2 * columns, filters])
     return y[:, :height, :width]
-
-  def compute_output_shape(self, input_shape: Sequence[int]) -> tuple:
-    """Returns the shape after pooling."""
-    batch, height, width, _ = input_shape
-    return batch, height // 2, width // 2, self.filters
 
 
 @tf.custom_gradient
@@ -122,19 +94,18 @@ def convolve(
   c, f = kernel.shape[2:]
   blocks = tf.reshape(x, [-1, rows + 1, 4, columns + 1, 4, c])
   tiles = _to_tiles(tf.transpose(blocks, [2, 4, 0, 1, 3, 5]))
-  v = _transform(_INPUT, tiles, [-1, c])
-  u = _transform(_KERNEL, kernel, [c, f])
-  y = _transform(_OUTPUT, tf.matmul(v, u), [-1, f])
+  v = _transform(_INPUT, tiles, [36, -1, c])
+  u = _transform(_KERNEL, kernel, [36, c, f])
+  y = _transform(_OUTPUT, tf.matmul(v, u), [16, -1, f])
 
   def gradient(dy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    dm = _transform(_OUTPUT.T, dy, [-1, f])
+    dm = _transform(_OUTPUT.T, dy, [36, -1, f])
     du = tf.matmul(v, dm, transpose_a=True)
-    dk = _transform(_KERNEL.T, du, [c, f])
+    dk = _transform(_KERNEL.T, du, kernel.shape)
     dv = tf.matmul(dm, u, transpose_b=True)
-    d_tiles = _transform(_INPUT.T, dv, [-1, rows, columns, c])
-    d_tiles = tf.reshape(d_tiles, [6, 6, -1, rows, columns, c])
+    d_tiles = _transform(_INPUT.T, dv, [6, 6, -1, rows, columns, c])
     dx = tf.transpose(_to_blocks(d_tiles), [2, 3, 0, 4, 1, 5])
-    return tf.reshape(dx, tf.shape(x)), tf.reshape(dk, kernel.shape)
+    return tf.reshape(dx, tf.shape(x)), dk
 
   return y, gradient
 
@@ -143,10 +114,9 @@ def _transform(
   matrix: np.ndarray, tiles: tf.Tensor, shape: Sequence[int]
 ) -> tf.Tensor:
   """Multiplies tiles, as vectors along the first axis, with a matrix."""
-  outputs, inputs = matrix.shape
-  vectors = tf.reshape(tiles, [inputs, -1])
+  vectors = tf.reshape(tiles, [matrix.shape[1], -1])
   product = tf.matmul(tf.constant(matrix, vectors.dtype), vectors)
-  return tf.reshape(product, [outputs, *shape])
+  return tf.reshape(product, shape)
 
 
 def _to_tiles(blocks: tf.Tensor) -> tf.Tensor:
@@ -177,21 +147,8 @@ def _to_blocks(tiles: tf.Tensor) -> tf.Tensor:
   return tiles
 
 
-def can_replace(layer: keras.layers.Layer) -> bool:
-  """Returns whether `WinogradConv2D` can replace a layer."""
-  return (
-    type(layer) is keras.layers.Conv2D
-    and layer.kernel_size == (3, 3)
-    and layer.strides == layer.dilation_rate == (1, 1)
-    and layer.groups == 1
-    and layer.data_format == 'channels_last'
-    and layer.padding in ('same', 'valid')
-    and None not in layer.input.shape[1:]
-  )
-
-
-def can_replace_pair(
+def can_replace(
   conv: keras.layers.Layer, pool: keras.layers.Layer | None
 ) -> bool:
   """Returns whether `WinogradConvPool2D` can replace the two layers."""
-  return can_replace(conv) and wide_conv.can_replace(conv, pool)
+  return wide_conv.can_replace(conv, pool) and conv.kernel_size == (3, 3)

@@ -243,6 +243,24 @@ def test_not_folded(make):
       check_equivalent(model, fast.model)
 
 
+def test_what_layers_have_learned_is_kept():
+  """Statistics and vocabularies are in no configuration."""
+  rng = np.random.default_rng(0)
+  normalization, lookup = layers.Normalization(), layers.IntegerLookup()
+  normalization.adapt(rng.normal(3, 2, (20, 12, 12, 2)))
+  lookup.adapt(np.array([10, 20, 20, 30]))
+  image, number = keras.Input((12, 12, 2)), keras.Input((1,), dtype='int64')
+  pooled = layers.MaxPooling2D(2)(layers.Conv2D(2, 3)(normalization(image)))
+  parts = [pooled, layers.Embedding(5, 3)(lookup(number))]
+  parts = layers.Concatenate()([layers.Flatten()(part) for part in parts])
+  model = keras.Model([image, number], layers.Dense(3)(parts))
+  fast = choose.fast_model(model).model
+  assert 'MaxPool2x2' in kinds(fast)
+  fast.set_weights(model.get_weights())
+  inputs = [rng.normal(3, 2, (4, 12, 12, 2)), np.array([[10], [20], [30], [7]])]
+  np.testing.assert_allclose(fast(inputs), model(inputs), rtol=1e-6)
+
+
 def wide_chain(filters=64, **options):
   usual = {'padding': 'same', 'activation': 'relu'}
   return chain(

@@ -4,6 +4,7 @@ import pytest
 import tensorflow as tf
 
 from safl_tf.models.fast import folded_conv
+from tests.models.fast import derivatives
 
 POOLS = {
   'average': keras.layers.AveragePooling2D,
@@ -27,14 +28,6 @@ def make_pair(shape, filters, kernel, pooling, lowering, **kwargs):
   return layer, lambda x: pool(conv(x)), conv
 
 
-def value_and_gradients(function, variables, x, upstream):
-  with tf.GradientTape() as tape:
-    tape.watch(x)
-    y = function(x)
-    objective = tf.reduce_sum(y * upstream)
-  return [y, *tape.gradient(objective, [x, *variables])]
-
-
 def check(shape, filters, kernel, pooling, lowering, jit_compile, **kwargs):
   layer, plain, conv = make_pair(
     shape, filters, kernel, pooling, lowering, **kwargs
@@ -42,11 +35,9 @@ def check(shape, filters, kernel, pooling, lowering, jit_compile, **kwargs):
   rng = np.random.default_rng(1)
   x = tf.constant(rng.normal(size=(3, *shape)).astype(np.float32))
   upstream = rng.normal(size=plain(x).shape).astype(np.float32)
-  expected = value_and_gradients(
-    plain, [v.value for v in conv.weights], x, upstream
-  )
-  run = lambda x: value_and_gradients(
-    layer, [v.value for v in layer.weights], x, upstream
+  expected = derivatives.outputs_and_gradients(plain, x, upstream, conv.weights)
+  run = lambda x: derivatives.outputs_and_gradients(
+    layer, x, upstream, layer.weights
   )
   if jit_compile:
     run = tf.function(run, jit_compile=True)
@@ -121,11 +112,9 @@ def test_ties_get_the_same_gradient():
   layer, plain, conv = make_pair((4, 4, 1), 1, 3, 'max', 'matmul')
   x = tf.ones([1, 4, 4, 1])
   upstream = tf.ones([1, 1, 1, 1])
-  got = value_and_gradients(
-    layer, [v.value for v in layer.weights], x, upstream
-  )
-  expected = value_and_gradients(
-    plain, [v.value for v in conv.weights], x, upstream
+  got, expected = (
+    derivatives.outputs_and_gradients(function, x, upstream, weights)
+    for function, weights in ((layer, layer.weights), (plain, conv.weights))
   )
   for a, b in zip(got, expected, strict=True):
     np.testing.assert_allclose(a, b, rtol=1e-6)

@@ -4,16 +4,9 @@ import pytest
 import tensorflow as tf
 
 from safl_tf.models.fast import max_pool
+from tests.models.fast import derivatives
 
 layers = keras.layers
-
-
-def gradients(function, x, slope):
-  with tf.GradientTape() as tape:
-    tape.watch(x)
-    y = function(x)
-    total = tf.reduce_sum(y * slope)
-  return y, tape.gradient(total, x)
 
 
 @pytest.mark.parametrize('jit_compile', [True, False])
@@ -31,10 +24,9 @@ def test_equals_native_pooling(size, padding, jit_compile):
     return
   ours = max_pool.MaxPool2x2.from_config(native.get_config())
   slope = tf.constant(rng.normal(size=model(x).shape), tf.float32)
-  run = tf.function(
-    lambda x: gradients(ours, x, slope), jit_compile=jit_compile
-  )
-  for mine, other in zip(run(x), gradients(model, x, slope), strict=True):
+  run = lambda x, layer: derivatives.outputs_and_gradients(layer, x, slope)
+  compiled = tf.function(run, jit_compile=jit_compile)
+  for mine, other in zip(compiled(x, ours), run(x, model), strict=True):
     np.testing.assert_array_equal(mine, other)
 
 

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from safl_tf.models.fast import patch_conv
+from tests.models.fast import derivatives
 
 layers = keras.layers
 SHAPE = (11, 9, 3)
@@ -28,15 +29,6 @@ VARIANTS['3 same dilation 2'] = {
 VARIANTS['3 valid dilation 2'] = {'kernel_size': 3, 'dilation_rate': (2, 1)}
 
 
-def gradients(layer, x, slope):
-  with tf.GradientTape() as tape:
-    tape.watch(x)
-    y = layer(x)
-    total = tf.reduce_sum(y * slope[tuple(slice(n) for n in y.shape)])
-  weights = [v.value for v in layer.trainable_variables]
-  return [y, *tape.gradient(total, [x, *weights])]
-
-
 @pytest.mark.parametrize('options', VARIANTS.values(), ids=VARIANTS)
 def test_equals_the_native_layer(options):
   """Forward, and the gradients of input, kernel and bias."""
@@ -50,7 +42,10 @@ def test_equals_the_native_layer(options):
   ours.set_weights(native.get_weights())
   x = tf.constant(rng.normal(size=(5, *SHAPE)), tf.float32)
   slope = tf.constant(rng.normal(size=(5, 11, 9, 4)), tf.float32)
-  outputs, expected = gradients(ours, x, slope), gradients(native, x, slope)
+  outputs, expected = (
+    derivatives.outputs_and_gradients(layer, x, slope, layer.weights)
+    for layer in (ours, native)
+  )
   assert outputs[0].shape == ours.compute_output_shape((5, *SHAPE))
   for mine, other in zip(outputs, expected, strict=True):
     np.testing.assert_allclose(mine, other, rtol=1e-4, atol=1e-5)

@@ -4,16 +4,9 @@ import pytest
 import tensorflow as tf
 
 from safl_tf.models.fast import wide_conv
+from tests.models.fast import derivatives
 
 layers = keras.layers
-
-
-def gradients(function, x, variables, slope):
-  with tf.GradientTape() as tape:
-    tape.watch(x)
-    y = function(x)
-    total = tf.reduce_sum(y * slope)
-  return [y, *tape.gradient(total, [x, *variables])]
 
 
 @pytest.mark.parametrize('kernel', [1, 3, (5, 3)])
@@ -35,8 +28,10 @@ def test_equals_the_native_layers(kernel, activation, use_bias):
   slope = tf.constant(rng.normal(size=(7, 4, 3, 40)), tf.float32)
   pool = layers.MaxPooling2D(2)
   native = lambda x: pool(conv(x))
-  expected = gradients(native, x, [v.value for v in conv.weights], slope)
-  outputs = gradients(ours, x, [v.value for v in ours.weights], slope)
+  outputs, expected = (
+    derivatives.outputs_and_gradients(function, x, slope, layer.weights)
+    for function, layer in ((ours, ours), (native, conv))
+  )
   assert outputs[0].shape == ours.compute_output_shape(x.shape)
   for mine, other in zip(outputs, expected, strict=True):
     np.testing.assert_allclose(mine, other, rtol=1e-4, atol=1e-5)
