@@ -62,7 +62,7 @@ def anneal(
   ) -> Mixed:
     divisor = hyperparameter.tensor(temperature, tf.float64)
     p = tf.exp(-tf.cast(t, tf.float64) / divisor)
-    shape = tf.shape(z) if granularity == 'element' else [1]
+    shape = z.shape if granularity == 'element' else [1]
     local = random_bits.bernoulli(seed, shape, p)  # where u_j = ε
     # ε·z̄ + (1-ε)·z, written so that z = z̄ and ε = 1 give exactly z̄.
     weight = hyperparameter.tensor(1 - epsilon, z.dtype)

@@ -5,7 +5,7 @@ import tensorflow as tf
 from safl_tf.rules import random_bits
 
 SEED = tf.constant([1, 2])
-N = 100_000
+N = 100_001
 
 
 @pytest.mark.parametrize('jit_compile', [True, False])
@@ -17,8 +17,10 @@ def test_true_where_the_uniform_number_is_less(p, jit_compile):
   bits = tf.random.stateless_uniform(
     [N], SEED, minval=None, maxval=None, dtype=tf.uint32, alg='philox'
   ).numpy()
-  draw = tf.function(random_bits.bernoulli, jit_compile=jit_compile)
-  drawn = draw(SEED, [N], tf.constant(p, tf.float64))
+  draw = tf.function(
+    lambda p: random_bits.bernoulli(SEED, [N], p), jit_compile=jit_compile
+  )
+  drawn = draw(tf.constant(p, tf.float64))
   np.testing.assert_array_equal(drawn, bits.astype(np.float64) / 2**32 < p)
 
 

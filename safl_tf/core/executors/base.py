@@ -97,6 +97,8 @@ class CompiledRound:
 
     self._device = update.device
     self._data = update.data
+    # The last arrays that a client received, and the same as tensors.
+    self._received: tuple[dict[str, Any], dict[str, Any]] = {}, {}
     self._function = shared_function.SharedFunction(
       lambda inputs, data: update.with_data(data)(inputs, runner),
       [signature, tf.nest.map_structure(tf.TensorSpec.from_tensor, self._data)],
@@ -106,7 +108,18 @@ class CompiledRound:
   def __call__(self, inputs: cohort.ClientInput) -> cohort.ClientOutput:
     """Runs the round."""
     with tf.device(self._device):
+      inputs = inputs._replace(received=self._put(inputs.received))
       return to_numpy(self._function(inputs, self._data))
+
+  def _put(self, received: dict[str, Any]) -> dict[str, Any]:
+    """Copies what all clients of a round receive once to the device."""
+    arrays, tensors = self._received
+    if arrays.keys() != received.keys() or any(
+      arrays[name] is not array for name, array in received.items()
+    ):
+      tensors = {n: tf.convert_to_tensor(a) for n, a in received.items()}
+      self._received = dict(received), tensors
+    return tensors
 
   def trace(self) -> None:
     """Traces the function now, not in the first call."""

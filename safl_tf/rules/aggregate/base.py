@@ -13,6 +13,9 @@ Layout = layout.Layout
 Memory = algorithm.Memory
 Updates = algorithm.Updates
 
+# Elements that are summed at a time, to stay in the cache.
+_BLOCK = 32_768
+
 
 def weighted_mean(eta: Any, z: Iterable[np.ndarray]) -> np.ndarray:
   """Returns Σ_k η_k z_k / Σ_k η_k, summed in float64, in the dtype of z.
@@ -22,9 +25,16 @@ def weighted_mean(eta: Any, z: Iterable[np.ndarray]) -> np.ndarray:
     z: r > 0 vectors of shape [P], each read once.
   """
   eta = np.asarray(eta, np.float64)
-  total: Any = 0.0  # then a new array, so that each sum is in place
+  total: Any = None
+  product = np.empty(_BLOCK)
   for coefficient, model in zip(eta / eta.sum(), z, strict=True):
-    total += np.multiply(model, coefficient, dtype=np.float64)
+    if total is None:
+      total = np.zeros(model.shape)
+    for i in range(0, len(model), _BLOCK):
+      part = total[i : i + _BLOCK]
+      term = product[: len(part)]
+      np.multiply(model[i : i + _BLOCK], coefficient, term, dtype=np.float64)
+      part += term
   return total.astype(model.dtype)
 
 
