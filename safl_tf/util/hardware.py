@@ -24,6 +24,16 @@ def num_op_threads() -> int:
   return given or (int(variable) if variable.isdigit() else 0) or num_cores()
 
 
+def uses_onednn() -> bool:
+  """Returns whether TensorFlow computes with oneDNN on this CPU.
+
+  By default it does on CPUs with instructions for neural networks.
+  """
+  from tensorflow.python.util import _pywrap_util_port
+
+  return _pywrap_util_port.IsMklEnabled()
+
+
 def find(name: str = 'auto') -> tuple[str, ...]:
   """Returns the full names of the logical TensorFlow devices to use.
 

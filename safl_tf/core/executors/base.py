@@ -67,8 +67,14 @@ class StepRunner:
   ) -> Any:
     """Runs carry = piece(trim, i, carry, plan, *args) for each step i."""
 
+    # As a function of its own: TensorFlow does not find the gradients of
+    # max-pooling in a loop's body that oneDNN can compute.
+    @tf.function(autograph=False, experimental_attributes={'_noinline': True})
+    def step(i: tf.Tensor, carry: Any) -> Any:
+      return piece(self._trim_padding, i, carry, plan, *args)
+
     def body(i: tf.Tensor, carry: Any) -> tuple[tf.Tensor, Any]:
-      return i + 1, piece(self._trim_padding, i, carry, plan, *args)
+      return i + 1, step(i, carry)
 
     _, carry = tf.while_loop(
       lambda i, _: i < plan.num_steps, body, (0, carry), parallel_iterations=1

@@ -9,9 +9,10 @@ the rules, measured with `benchmarks.zoo`:
   2×2 pooling is folded into matrix products and compiled.
 - A chain whose 3×3 convolutions are wide computes them by Winograd's algorithm
   and is compiled.
-- Any other model with convolutions is not compiled; in a chain, convolutions
-  and 2×2 poolings are merged where that is faster, and 2×2 max-pooling is
-  computed by comparisons.
+- Any other model with convolutions is not compiled. If TensorFlow computes with
+  oneDNN, native layers are fastest; otherwise in a chain, convolutions and 2×2
+  poolings are merged where that is faster, and 2×2 max-pooling is computed by
+  comparisons.
 - A model without convolutions is compiled unless it has very many parameters.
 - Layers that XLA is not known to compile well, and layers that look across a
   batch, are not compiled.
@@ -33,7 +34,7 @@ from safl_tf.models.fast import (
   wide_conv,
   winograd_conv,
 )
-from safl_tf.util import choices, validation
+from safl_tf.util import choices, hardware, validation
 
 _Pair = tuple[keras.layers.Layer, keras.layers.Layer | None]
 _LayerFn = Callable[[keras.layers.Layer], keras.layers.Layer]
@@ -132,7 +133,9 @@ def fast_model(
   if jit_compile == 'auto':
     jit = _is_compiled(best, on_gpu)
   if not (jit or stacked or on_gpu):
-    best = fold(model, 'conv') or replace_pools(widen(model) or model)
+    best = model
+    if not hardware.uses_onednn():
+      best = fold(model, 'conv') or replace_pools(widen(model) or model)
   return FastModel(best, jit, _consists_of(model, _PER_EXAMPLE))
 
 

@@ -21,8 +21,20 @@ class MaxPool2x2(keras.layers.MaxPooling2D):
     """Maps [batch, height, width, channels] to half the height and width."""
     height, width = (n // 2 * 2 for n in inputs.shape[1:3])
     if inputs.shape[1:3] != (height, width):
-      inputs = inputs[:, :height, :width]
+      inputs = _crop(inputs, height, width)
     return max_pool(inputs)
+
+
+def _crop(x: tf.Tensor, height: int, width: int) -> tf.Tensor:
+  """Cuts off the end of an image; the native gradient is slow."""
+  after = [[0, x.shape[1] - height], [0, x.shape[2] - width]]
+
+  @tf.custom_gradient
+  def crop(x: tf.Tensor) -> tuple[tf.Tensor, Gradient]:
+    paddings = [[0, 0], *after, [0, 0]]
+    return x[:, :height, :width], lambda dy: tf.pad(dy, paddings)
+
+  return crop(x)
 
 
 @tf.custom_gradient

@@ -4,7 +4,7 @@ import pytest
 
 from safl_tf.models import lenet5, light_vgg
 from safl_tf.models.fast import choose, folded_conv
-from safl_tf.util import errors
+from safl_tf.util import errors, hardware
 
 layers = keras.layers
 
@@ -73,6 +73,11 @@ def test_light_vgg_is_computed_by_winograd():
   assert fast.jit_compile
   assert kinds(fast.model)[1:6] == ['PatchConv2D', *['WinogradConvPool2D'] * 4]
   check_equivalent(model, fast.model, (32, 32, 3))
+
+
+@pytest.fixture(autouse=True)
+def without_onednn(monkeypatch):
+  monkeypatch.setattr(hardware, 'uses_onednn', lambda: False)
 
 
 def test_light_vgg_is_widened_without_xla():
@@ -382,6 +387,18 @@ def test_jit_compile_is_forced():
     folded = [w for w in fast.model.layers if 'Folded' in type(w).__name__]
     assert [w.lowering for w in folded] == [lowering, lowering]
   check_equivalent(model, off.model, (28, 28, 1))
+
+
+@pytest.mark.parametrize(
+  'make', [lenet5.lenet5, light_vgg.light_vgg, lambda: wide_chain(32)]
+)
+def test_without_xla_layers_are_native_with_onednn(make, monkeypatch):
+  model = make()
+  assert choose.fast_model(model, 'false').model is not model
+  monkeypatch.setattr(hardware, 'uses_onednn', lambda: True)
+  native, auto = choose.fast_model(model, 'false'), choose.fast_model(model)
+  assert native[:2] == (model, False)
+  assert auto.jit_compile == (auto.model is not model)
 
 
 def test_convolutions_are_native_on_a_gpu():
