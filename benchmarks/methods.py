@@ -4,6 +4,8 @@ A method takes a workload and yields the seconds of every round, without end;
 the first one includes compilation.
 """
 
+import itertools
+import math
 import time
 from collections.abc import Callable, Iterator
 
@@ -47,7 +49,7 @@ def naive(work: workloads.Workload) -> Iterator[float]:
 
 
 def one_step(work: workloads.Workload) -> Iterator[float]:
-  """Loops over batches with a compiled training step."""
+  """SAFL by hand: a compiled training step, and NumPy for the rest."""
   clients = work.clients()
   model = work.model_fn()
   optimizer = keras.optimizers.SGD(work.config.learning_rate)
@@ -68,17 +70,24 @@ def one_step(work: workloads.Workload) -> Iterator[float]:
 
   rng = np.random.default_rng(0)
   z_bar = model.get_weights()
+  models = [z_bar] * work.num_clients
   B = work.config.batch_size
-  while True:
+
+  def mixed(z_bar: np.ndarray, z: np.ndarray, p: float) -> np.ndarray:
+    u = np.where(rng.random(z.shape, np.float32) < p, 0.3, 1)
+    return u * z_bar + (1 - u) * z
+
+  for t in itertools.count(1):
     start = time.perf_counter()
-    models = []
-    for k in range(work.num_clients):
-      model.set_weights(z_bar)
+    p = math.exp(-t / 80)
+    for k, z in enumerate(models):
+      pairs = zip(z_bar, z, strict=True)
+      model.set_weights([mixed(*pair, p) for pair in pairs])
       for _ in range(work.config.local_epochs):
         order = rng.permutation(clients.indices(k))
         for i in range(0, len(order), B):
           step(tf.constant(order[i : i + B]))
-      models.append(model.get_weights())
+      models[k] = model.get_weights()
     z_bar = [np.mean(tensors, axis=0) for tensors in zip(*models, strict=True)]
     yield time.perf_counter() - start
 

@@ -158,8 +158,8 @@ def main() -> None:
       '## A zoo of models: executors, with and without XLA',
       f'{reports.provenance("benchmarks.zoo")} The fastest of '
       f'{arguments.cycles} rounds of SAFL each, taken in turns; `auto` is the '
-      'way that the defaults choose. The hand-written loop is FedAvg: a '
-      '`tf.function` for every step, one client after the other.',
+      'way that the defaults choose. The hand-written loop is SAFL, too: a '
+      '`tf.function` for every step, one client after the other, and NumPy.',
       tables.to_markdown(table).rstrip(),
     ]
   )
