@@ -25,8 +25,9 @@ class Work(NamedTuple):
     x_test: pixels of the test examples.
     y_test: their labels.
     plan: the examples of every batch, int32 [rounds, clients, steps, batch].
-    weights: the initial model in Keras order: kernels [5, 5, 1, 6] and
-      [5, 5, 6, 16], [256, 120], [120, 84], [84, 10], each before its bias.
+    weights: the initial model in Keras order, each kernel before its bias. Of
+      LeNet-5: [5, 5, 1, 6], [5, 5, 6, 16], [256, 120], [120, 84], [84, 10]; of
+      a dense network: [784, 200], [200, 200], [200, 10].
     learning_rate: learning rate of plain SGD on the loss summed over a batch.
     expected: safl_tf's test loss after each round.
     parts: the examples that each client holds, int32 [clients, examples].
@@ -42,11 +43,17 @@ class Work(NamedTuple):
   expected: np.ndarray
   parts: np.ndarray
 
+  @property
+  def dense(self) -> bool:
+    """Whether the model is the dense network, with ReLU; else LeNet-5."""
+    return self.weights[0].ndim == 2
+
 
 def load(path: str) -> Work:
   """Reads the workload."""
   with np.load(path) as file:
-    weights = [file[f'weight_{i}'] for i in range(10)]
+    count = sum(name.startswith('weight_') for name in file)
+    weights = [file[f'weight_{i}'] for i in range(count)]
     return Work(
       file['x'],
       file['y'],
@@ -87,6 +94,7 @@ def report(
         'framework': framework,
         'version': version,
         'python': sys.version.split()[0],
+        'model': 'a dense network' if work.dense else 'LeNet-5',
         'clients': int(work.plan.shape[1]),
         'first': seconds[0],
         'round': float(np.median(seconds[1:])),

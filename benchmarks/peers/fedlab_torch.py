@@ -21,7 +21,7 @@ from collections.abc import Sequence
 os.environ.setdefault('OMP_NUM_THREADS', '1')
 
 import common
-import lenet_torch
+import models_torch
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -46,7 +46,7 @@ class PlannedBatches(FedDataset):
     super().__init__()
     self.num = work.plan.shape[1]
     self.round = 0
-    self._examples = TensorDataset(*lenet_torch.data(work))
+    self._examples = TensorDataset(*models_torch.data(work))
     self._plan = torch.from_numpy(work.plan)
 
   def get_dataloader(
@@ -91,7 +91,7 @@ class Pipeline(StandalonePipeline):
 def run(work: common.Work) -> tuple[str, str, list[float], float]:
   """Trains and evaluates; see `common.main`."""
   rounds, num_clients, _, batch = work.plan.shape
-  model = lenet_torch.LeNet5(work.weights)
+  model = models_torch.model_class(work)(work.weights)
   clients = Clients(model, num_clients)
   clients.setup_dataset(PlannedBatches(work))
   clients.setup_optim(epochs=1, batch_size=batch, lr=work.learning_rate)
@@ -100,7 +100,7 @@ def run(work: common.Work) -> tuple[str, str, list[float], float]:
   pipeline = Pipeline(server, clients)
   pipeline.stopwatch()
   pipeline.main()
-  loss = lenet_torch.test_loss(server.model, work)
+  loss = models_torch.test_loss(server.model, work)
   return (
     'FedLab (PyTorch)',
     fedlab.__version__,

@@ -35,21 +35,26 @@ client_app = clientapp.ClientApp()
 
 
 @functools.cache
-def build_model(learning_rate: float, steps: int) -> keras.Model:
-  """Builds a compiled LeNet-5 with tanh, once per process, on one core."""
+def build_model(dense: bool, learning_rate: float, steps: int) -> keras.Model:
+  """Builds the compiled model, once per process, on one core."""
   tf.config.threading.set_intra_op_parallelism_threads(1)
+  layers = keras.layers
+  lenet5 = [
+    layers.Conv2D(6, 5, activation='tanh'),
+    layers.AveragePooling2D(2),
+    layers.Conv2D(16, 5, activation='tanh'),
+    layers.AveragePooling2D(2),
+    layers.Flatten(),
+    layers.Dense(120, activation='tanh'),
+    layers.Dense(84, activation='tanh'),
+  ]
+  hidden = [layers.Dense(200, activation='relu') for _ in range(2)]
   model = keras.Sequential(
     [
       keras.Input((28, 28, 1)),
-      keras.layers.Rescaling(1 / 255),
-      keras.layers.Conv2D(6, 5, activation='tanh'),
-      keras.layers.AveragePooling2D(2),
-      keras.layers.Conv2D(16, 5, activation='tanh'),
-      keras.layers.AveragePooling2D(2),
-      keras.layers.Flatten(),
-      keras.layers.Dense(120, activation='tanh'),
-      keras.layers.Dense(84, activation='tanh'),
-      keras.layers.Dense(10),
+      layers.Rescaling(1 / 255),
+      *([layers.Flatten(), *hidden] if dense else lenet5),
+      layers.Dense(10),
     ]
   )
   model.compile(
@@ -71,7 +76,7 @@ def train(message: app.Message, context: app.Context) -> app.Message:
   t = config['server-round'] - 1
   examples = work.plan[t, context.node_config['partition-id']]
   rows = examples.reshape(-1)
-  model = build_model(work.learning_rate, len(examples))
+  model = build_model(work.dense, work.learning_rate, len(examples))
   model.set_weights(message.content['arrays'].to_numpy_ndarrays())
   model.fit(
     work.x[rows],
@@ -124,7 +129,7 @@ def run(work: common.Work) -> tuple[str, str, list[float], float]:
       'client_resources': {'num_cpus': 1, 'num_gpus': 0.0},
     },
   )
-  model = build_model(work.learning_rate, 1)
+  model = build_model(work.dense, work.learning_rate, 1)
   model.set_weights(results[0].arrays.to_numpy_ndarrays())
   loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)(
     work.y_test, model.predict(work.x_test, verbose=0)

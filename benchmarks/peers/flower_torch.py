@@ -19,7 +19,7 @@ os.environ['FLWR_LOG_LEVEL'] = 'ERROR'
 os.environ['RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO'] = '0'  # avoids a warning
 
 import flwr
-import lenet_torch
+import models_torch
 import torch
 from flwr.app import (
   ArrayRecord,
@@ -44,7 +44,7 @@ def load(path: str) -> tuple[common.Work, torch.Tensor, torch.Tensor]:
   """Reads the workload, its pixels and labels, once per actor."""
   torch.set_num_threads(1)
   work = common.load(path)
-  return work, *lenet_torch.data(work)
+  return work, *models_torch.data(work)
 
 
 @client_app.train()
@@ -54,12 +54,12 @@ def train(message: Message, context: Context) -> Message:
   work, x, y = load(config['work'])
   client = context.node_config['partition-id']
   plan = torch.from_numpy(work.plan[config['server-round'] - 1, client])
-  model = lenet_torch.LeNet5(work.weights)
+  model = models_torch.model_class(work)(work.weights)
   model.load_state_dict(message.content['arrays'].to_torch_state_dict())
   optimizer = torch.optim.SGD(model.parameters(), work.learning_rate)
   for rows in plan:
     optimizer.zero_grad()
-    lenet_torch.batch_loss(model, x[rows], y[rows]).backward()
+    models_torch.batch_loss(model, x[rows], y[rows]).backward()
     optimizer.step()
   content = RecordDict(
     {
@@ -73,7 +73,7 @@ def train(message: Message, context: Context) -> Message:
 def run(work: common.Work) -> tuple[str, str, list[float], float]:
   """Trains and evaluates; see `common.main`."""
   rounds, num_clients = work.plan.shape[:2]
-  model = lenet_torch.LeNet5(work.weights)
+  model = models_torch.model_class(work)(work.weights)
   stopwatch = common.Stopwatch()
   server_app = ServerApp()
 
@@ -101,7 +101,7 @@ def run(work: common.Work) -> tuple[str, str, list[float], float]:
       'client_resources': {'num_cpus': 1, 'num_gpus': 0.0},
     },
   )
-  loss = lenet_torch.test_loss(model, work)
+  loss = models_torch.test_loss(model, work)
   return 'Flower (PyTorch)', flwr.__version__, stopwatch.seconds, loss
 
 

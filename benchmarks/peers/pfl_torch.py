@@ -14,7 +14,7 @@ import sys
 import warnings
 
 import common
-import lenet_torch
+import models_torch
 import numpy as np
 import torch
 import torch.distributed.run
@@ -40,11 +40,11 @@ def run(work: common.Work) -> tuple[str, str, list[float], float]:
   from pfl.model.pytorch import PyTorchModel
   from pfl.stats import MappedVectorStatistics
 
-  class Module(lenet_torch.LeNet5):
-    """LeNet-5 with the two methods that pfl requires."""
+  class Module(models_torch.model_class(work)):
+    """The model with the two methods that pfl requires."""
 
     def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-      return lenet_torch.batch_loss(self, x, y)
+      return models_torch.batch_loss(self, x, y)
 
     def metrics(self, x: torch.Tensor, y: torch.Tensor) -> dict:
       return {}  # pfl evaluates in the first round at any frequency
@@ -87,7 +87,7 @@ def run(work: common.Work) -> tuple[str, str, list[float], float]:
   np.random.seed(0)  # pfl needs equal seeds in all workers
   rounds, num_clients, _, batch = work.plan.shape
   stopwatch = common.Stopwatch()
-  x, y = lenet_torch.data(work)
+  x, y = models_torch.data(work)
   users = []
   for k in range(num_clients):
     # The client's examples, and the plan as indices into them.
@@ -122,7 +122,7 @@ def run(work: common.Work) -> tuple[str, str, list[float], float]:
     callbacks=[Rounds()],
     send_metrics_to_platform=False,
   )
-  loss = lenet_torch.test_loss(module, work)
+  loss = models_torch.test_loss(module, work)
   return 'pfl (PyTorch)', pfl.version.__version__, stopwatch.seconds, loss
 
 

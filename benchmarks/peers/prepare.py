@@ -2,6 +2,7 @@
 
   python -m benchmarks.peers.prepare work.npz           # MNIST-LeNet-80
   python -m benchmarks.peers.prepare work.npz --quick   # 8 clients
+  python -m benchmarks.peers.prepare work.npz --model=dense
 
 The workload is FedAvg on the bundled MNIST sample: all clients in every round,
 shared initial weights, plain SGD on the loss summed over a batch. The file has
@@ -21,6 +22,7 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__)
   parser.add_argument('output', type=pathlib.Path)
   parser.add_argument('--quick', action='store_true')
+  parser.add_argument('--model', choices=['lenet5', 'dense'], default='lenet5')
   arguments = parser.parse_args()
   os.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'
 
@@ -30,7 +32,6 @@ def main() -> None:
   from benchmarks.peers import safl
   from safl_tf.core import batching, seeds
   from safl_tf.data import registry
-  from safl_tf.models import lenet5
 
   dataset = registry.load('mnist_sample')
   x, y = dataset.x_train, dataset.y_train
@@ -41,7 +42,7 @@ def main() -> None:
     np.int32,
   )
   keras.utils.set_random_seed(0)
-  weights = lenet5.lenet5().get_weights()
+  weights = safl.build_model(arguments.model == 'dense').get_weights()
   trainer = safl.make_process(x, y, parts, weights)
   config = trainer.config
   state = trainer.initialize(0)

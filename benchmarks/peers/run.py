@@ -26,8 +26,8 @@ SCRIPTS = (
   'flower_keras',
   'pfl_torch',
   'fedlab_torch',
-  'fedjax_lenet',
-  'tff_lenet',
+  'fedjax_haiku',
+  'tff_keras',
 )
 
 
@@ -44,8 +44,8 @@ def measure(command: list[str]) -> dict[str, Any]:
   return report
 
 
-def section(work: str, environments: pathlib.Path) -> str:
-  """Returns the table as Markdown."""
+def section(work: str, environments: pathlib.Path) -> tuple[str, str]:
+  """Returns the section's name and the table as Markdown."""
   ours: list[float] = []
   headings = ['framework', 's / round', 'safl_tf beside it', 'ratio']
   headings += ['first round s', 'difference of test loss']
@@ -71,17 +71,19 @@ def section(work: str, environments: pathlib.Path) -> str:
   if not ours:
     sys.exit(f'{environments}: has none of {", ".join(SCRIPTS)}')
   left_out = f' Not installed: {", ".join(missing)}.' if missing else ''
-  return '\n\n'.join(
+  text = '\n\n'.join(
     [
-      f'## Other frameworks: FedAvg on {own["clients"]} clients × 600 digits',
+      f'## Other frameworks: FedAvg of {own["model"]} on {own["clients"]} '
+      'clients × 600 digits',
       f'{reports.provenance("benchmarks.peers.run", "work.npz ENVS")} The '
       f'median of {len(other["seconds"]) - 1} rounds after the first; safl_tf '
-      f'takes {statistics.median(ours):.2f} s. Every framework trains LeNet-5 '
-      'on the same batches from the same weights and must reach the same test '
+      f'takes {statistics.median(ours):.2f} s. Every framework trains on the '
+      'same batches from the same weights and must reach the same test '
       f'loss ({other["expected_loss"]:.4f}).{left_out}',
       tables.to_markdown(rows).rstrip(),
     ]
   )
+  return f'peers: {own["model"]}', text
 
 
 def main() -> None:
@@ -91,8 +93,8 @@ def main() -> None:
   parser.add_argument('environments', type=pathlib.Path)
   parser.add_argument('--write', type=pathlib.Path, help='a Markdown file')
   arguments = parser.parse_args()
-  text = section(arguments.work, arguments.environments)
-  reports.write(arguments.write, 'peers', text)
+  name, text = section(arguments.work, arguments.environments)
+  reports.write(arguments.write, name, text)
 
 
 if __name__ == '__main__':

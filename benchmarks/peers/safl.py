@@ -7,6 +7,7 @@ import os
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
+import keras
 import numpy as np
 
 from benchmarks.peers import common
@@ -18,11 +19,27 @@ from safl_tf.models import lenet5
 from safl_tf.training import evaluation
 
 
+def build_model(dense: bool) -> keras.Model:
+  """Builds LeNet-5, or the dense network of the paper on FedAvg."""
+  if not dense:
+    return lenet5.lenet5()
+  return keras.Sequential(
+    [
+      keras.Input((28, 28, 1), dtype='uint8'),
+      keras.layers.Rescaling(1 / 255),
+      keras.layers.Flatten(),
+      keras.layers.Dense(200, activation='relu'),
+      keras.layers.Dense(200, activation='relu'),
+      keras.layers.Dense(10),
+    ]
+  )
+
+
 def make_process(
   x: np.ndarray, y: np.ndarray, parts: np.ndarray, weights: list[np.ndarray]
 ) -> process.FederatedProcess:
   """Builds FedAvg from shared weights; seed 0 draws the planned batches."""
-  model = lenet5.lenet5()
+  model = build_model(dense=weights[0].ndim == 2)
   model.set_weights(weights)
   clients = client_data.ClientData.from_arrays(x, y, parts, num_classes=10)
   return process.FederatedProcess(

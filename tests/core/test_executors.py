@@ -238,6 +238,16 @@ def test_a_client_that_diverges_is_dropped(executor):
     assert one.tobytes() == other.tobytes()
 
 
+def test_a_step_is_not_inlined_into_the_loop():
+  """Or oneDNN would not compute the gradient of max-pooling."""
+  trainer = make('threads', SAFL, jit_compile='false')
+  state, _ = run(trainer, 1)
+  [compiled] = trainer.trainer_of(state)._executor._rounds
+  graph = compiled._function._function.get_concrete_function().graph
+  functions = graph.as_graph_def().library.function
+  assert [f.attr['_noinline'].b for f in functions].count(True) == 1
+
+
 class Place:
   """Stands in for a compiled round."""
 

@@ -1,3 +1,7 @@
+import os
+import subprocess
+import sys
+
 import pytest
 import tensorflow as tf
 
@@ -66,3 +70,17 @@ def test_memory_growth_after_initialisation_is_ignored(monkeypatch):
   monkeypatch.setattr(config, 'list_physical_devices', lambda kind: ['gpu 0'])
   monkeypatch.setattr(config.experimental, 'set_memory_growth', refuse)
   hardware.find('cpu')
+
+
+@pytest.mark.parametrize('on', [True, False])
+def test_onednn_is_found(on):
+  """TensorFlow reads its variable once, when it starts."""
+  program = 'from safl_tf.util import hardware; print(hardware.uses_onednn())'
+  done = subprocess.run(
+    [sys.executable, '-c', program],
+    env={**os.environ, 'TF_ENABLE_ONEDNN_OPTS': str(int(on))},
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  assert done.stdout.strip() == str(on)

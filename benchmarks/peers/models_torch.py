@@ -1,4 +1,4 @@
-"""LeNet-5 in PyTorch, for the frameworks that train PyTorch models."""
+"""The models in PyTorch, for the frameworks that train PyTorch models."""
 
 import common
 import numpy as np
@@ -52,12 +52,41 @@ class LeNet5(nn.Module):
     return self.layers(x.float() / 255)
 
 
-def batch_loss(model: LeNet5, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+class Dense(nn.Module):
+  """Dense layers with ReLU, from pixels to logits.
+
+  Args:
+    weights: the Keras model's weights, in the order of `common.Work`.
+  """
+
+  def __init__(self, weights: list[np.ndarray]) -> None:
+    super().__init__()
+    layers: list[nn.Module] = [nn.Flatten()]
+    for kernel in weights[::2]:
+      layers += [nn.Linear(*kernel.shape), nn.ReLU()]
+    self.layers = nn.Sequential(*layers[:-1])
+    with torch.no_grad():
+      for parameter, weight in zip(self.parameters(), weights, strict=True):
+        parameter.copy_(torch.from_numpy(weight.T.copy()))
+
+  def forward(self, x: torch.Tensor) -> torch.Tensor:
+    """Returns logits [B, 10] of pixels, uint8 [B, 1, 28, 28]."""
+    return self.layers(x.float() / 255)
+
+
+def model_class(work: common.Work) -> type[nn.Module]:
+  """Returns the class of the workload's model."""
+  return Dense if work.dense else LeNet5
+
+
+def batch_loss(
+  model: nn.Module, x: torch.Tensor, y: torch.Tensor
+) -> torch.Tensor:
   """Returns the cross-entropy summed over a batch."""
   return nn.functional.cross_entropy(model(x), y, reduction='sum')
 
 
-def test_loss(model: LeNet5, work: common.Work) -> float:
+def test_loss(model: nn.Module, work: common.Work) -> float:
   """Returns the mean cross-entropy on the test examples."""
   x = torch.from_numpy(work.x_test.reshape(-1, 1, 28, 28))
   y = torch.from_numpy(work.y_test).long()

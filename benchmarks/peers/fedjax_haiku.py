@@ -1,7 +1,7 @@
-"""FedJAX: its federated averaging of a Haiku LeNet-5.
+"""FedJAX: its federated averaging of a Haiku model.
 
-  pip install -r benchmarks/peers/requirements/fedjax_lenet.txt
-  python benchmarks/peers/fedjax_lenet.py work.npz
+  pip install -r benchmarks/peers/requirements/fedjax_haiku.txt
+  python benchmarks/peers/fedjax_haiku.py work.npz
 
 The algorithm is FedJAX's own, with its default `jit` backend: one compiled step
 per batch, the clients one after another. FedJAX averages the loss over a batch,
@@ -30,7 +30,22 @@ def average_pool(x: jax.Array) -> jax.Array:
   return x.mean((2, 4))
 
 
-def forward(batch: dict[str, jax.Array]) -> jax.Array:
+def dense(batch: dict[str, jax.Array]) -> jax.Array:
+  """Dense layers with ReLU, from pixels to logits."""
+  network = hk.Sequential(
+    [
+      hk.Flatten(),
+      hk.Linear(200, name='dense_1'),
+      jax.nn.relu,
+      hk.Linear(200, name='dense_2'),
+      jax.nn.relu,
+      hk.Linear(10, name='dense_3'),
+    ]
+  )
+  return network(batch['x'].astype(jnp.float32) / 255)
+
+
+def lenet5(batch: dict[str, jax.Array]) -> jax.Array:
   """LeNet-5 with tanh, from pixels to logits."""
   network = hk.Sequential(
     [
@@ -51,14 +66,14 @@ def forward(batch: dict[str, jax.Array]) -> jax.Array:
   return network(batch['x'].astype(jnp.float32) / 255)
 
 
-def build_model() -> fedjax.Model:
+def build_model(work: common.Work) -> fedjax.Model:
   """Builds the FedJAX model."""
   sample = {
     'x': np.zeros((1, 28, 28, 1), np.uint8),
     'y': np.zeros((1,), np.int32),
   }
   return fedjax.create_model_from_haiku(
-    hk.transform(forward),
+    hk.transform(dense if work.dense else lenet5),
     sample,
     lambda batch, logits: fedjax.metrics.unreduced_cross_entropy_loss(
       batch['y'], logits
@@ -69,7 +84,8 @@ def build_model() -> fedjax.Model:
 
 def initial_params(work: common.Work) -> fedjax.Params:
   """Returns the initial weights under Haiku's names."""
-  layers = ['conv_1', 'conv_2', 'dense_1', 'dense_2', 'dense_3']
+  layers = [] if work.dense else ['conv_1', 'conv_2']
+  layers += ['dense_1', 'dense_2', 'dense_3']
   return {
     name: {
       'w': jnp.asarray(work.weights[2 * i]),
@@ -90,7 +106,7 @@ def client_dataset(
 def run(work: common.Work) -> tuple[str, str, list[float], float]:
   """Trains and evaluates; see `common.main`."""
   rounds, num_clients, _, batch_size = work.plan.shape
-  model = build_model()
+  model = build_model(work)
   algorithm = fed_avg.federated_averaging(
     fedjax.model_grad(model),
     fedjax.optimizers.sgd(work.learning_rate * batch_size),

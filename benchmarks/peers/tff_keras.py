@@ -1,8 +1,8 @@
 """TensorFlow Federated: its weighted federated averaging.
 
-  pip install -r benchmarks/peers/requirements/tff_lenet.txt
+  pip install -r benchmarks/peers/requirements/tff_keras.txt
   pip install --no-deps tensorflow-federated==0.87.0
-  python benchmarks/peers/tff_lenet.py work.npz
+  python benchmarks/peers/tff_keras.py work.npz
 
 The learning process is TFF's own, in its default local runtime. The elements of
 a client's dataset are the planned batches of a round.
@@ -19,20 +19,25 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 
-def build_keras_model() -> tf.keras.Model:
-  """Builds LeNet-5 with tanh, from pixels to logits."""
+def build_keras_model(dense: bool) -> tf.keras.Model:
+  """Builds the model, from pixels to logits."""
+  layers = tf.keras.layers
+  lenet5 = [
+    layers.Conv2D(6, 5, activation='tanh'),
+    layers.AveragePooling2D(2),
+    layers.Conv2D(16, 5, activation='tanh'),
+    layers.AveragePooling2D(2),
+    layers.Flatten(),
+    layers.Dense(120, activation='tanh'),
+    layers.Dense(84, activation='tanh'),
+  ]
+  hidden = [layers.Dense(200, activation='relu') for _ in range(2)]
   return tf.keras.Sequential(
     [
-      tf.keras.layers.Input((28, 28, 1)),
-      tf.keras.layers.Rescaling(1 / 255),
-      tf.keras.layers.Conv2D(6, 5, activation='tanh'),
-      tf.keras.layers.AveragePooling2D(2),
-      tf.keras.layers.Conv2D(16, 5, activation='tanh'),
-      tf.keras.layers.AveragePooling2D(2),
-      tf.keras.layers.Flatten(),
-      tf.keras.layers.Dense(120, activation='tanh'),
-      tf.keras.layers.Dense(84, activation='tanh'),
-      tf.keras.layers.Dense(10),
+      layers.Input((28, 28, 1)),
+      layers.Rescaling(1 / 255),
+      *([layers.Flatten(), *hidden] if dense else lenet5),
+      layers.Dense(10),
     ]
   )
 
@@ -49,7 +54,7 @@ def train(work: common.Work) -> tuple[list[float], float]:
   rounds, num_clients = work.plan.shape[:2]
   spec = client_dataset(work, work.plan[0, 0]).element_spec
   model = tff.learning.models.functional_model_from_keras(
-    build_keras_model,
+    lambda: build_keras_model(work.dense),
     tf.keras.losses.SparseCategoricalCrossentropy(
       from_logits=True, reduction=tf.keras.losses.Reduction.SUM
     ),
@@ -72,7 +77,7 @@ def train(work: common.Work) -> tuple[list[float], float]:
     ]
     state = process.next(state, datasets).state
     stopwatch()
-  model = build_keras_model()
+  model = build_keras_model(work.dense)
   process.get_model_weights(state).assign_weights_to(model)
   loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)(
     work.y_test, model(work.x_test)
