@@ -92,7 +92,7 @@ def compare(kind: str, steps: int, cycles: int) -> dict[str, Measured]:
     for way in list(started):
       try:
         rounds[way].append(started[way].measure(_TIMEOUT))
-      except TimeoutError:
+      except (RuntimeError, TimeoutError):  # XLA cannot compile it, or not soon
         del started[way], rounds[way]
   results = dict.fromkeys((HAND, *WAYS), Measured())
   for way, worker in started.items():
@@ -159,7 +159,9 @@ def main() -> None:
       f'{reports.provenance("benchmarks.zoo")} The fastest of '
       f'{arguments.cycles} rounds of SAFL each, taken in turns; `auto` is the '
       'way that the defaults choose. The hand-written loop is SAFL, too: a '
-      '`tf.function` for every step, one client after the other, and NumPy.',
+      '`tf.function` for every step, one client after the other, and NumPy. '
+      '`inf`: XLA cannot compile it, or a round takes more than '
+      f'{_TIMEOUT:.0f} s.',
       tables.to_markdown(table).rstrip(),
     ]
   )
