@@ -63,13 +63,17 @@ def test_write_replaces_sections(tmp_path, capsys):
 def work(expected):
   empty = np.zeros(0)
   plan = np.zeros((2, 3, 4, 5), np.int32)
-  return common.Work(*[empty] * 4, plan, [], 0.1, np.array(expected), empty)
+  weights = [np.zeros((4, 2)), np.zeros(2)]
+  return common.Work(
+    *[empty] * 4, plan, weights, 0.1, np.array(expected), empty
+  )
 
 
 def test_report_of_equal_loss(capsys):
   common.report('other', '1.0', [3.0, 2.0], 0.25, work([0.5, 0.25]))
   result = json.loads(capsys.readouterr().out)
   assert result['same'] and result['round'] == 2 and result['clients'] == 3
+  assert result['model'] == 'a dense network'
 
 
 def test_report_of_unequal_loss_exits(capsys):

@@ -1,8 +1,8 @@
 """Random draws inside compiled rules."""
 
-import math
 from collections.abc import Sequence
 
+import numpy as np
 import tensorflow as tf
 
 
@@ -19,7 +19,7 @@ def bernoulli(
     shape: of the result.
     probability: a float64 scalar.
   """
-  bits = _draw(seed, math.prod(shape))
+  bits = _draw(seed, int(np.prod(shape)))
   return tf.reshape(less(bits, probability), shape)
 
 
