@@ -24,6 +24,7 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 import common
 import flwr
 import keras
+import models_keras
 import tensorflow as tf
 from flwr import app, clientapp, serverapp, simulation
 from flwr.serverapp import strategy
@@ -38,25 +39,7 @@ client_app = clientapp.ClientApp()
 def build_model(dense: bool, learning_rate: float, steps: int) -> keras.Model:
   """Builds the compiled model, once per process, on one core."""
   tf.config.threading.set_intra_op_parallelism_threads(1)
-  layers = keras.layers
-  lenet5 = [
-    layers.Conv2D(6, 5, activation='tanh'),
-    layers.AveragePooling2D(2),
-    layers.Conv2D(16, 5, activation='tanh'),
-    layers.AveragePooling2D(2),
-    layers.Flatten(),
-    layers.Dense(120, activation='tanh'),
-    layers.Dense(84, activation='tanh'),
-  ]
-  hidden = [layers.Dense(200, activation='relu') for _ in range(2)]
-  model = keras.Sequential(
-    [
-      keras.Input((28, 28, 1)),
-      layers.Rescaling(1 / 255),
-      *([layers.Flatten(), *hidden] if dense else lenet5),
-      layers.Dense(10),
-    ]
-  )
+  model = models_keras.build(keras, dense)
   model.compile(
     optimizer=keras.optimizers.SGD(learning_rate),
     loss=keras.losses.SparseCategoricalCrossentropy(

@@ -13,33 +13,11 @@ import os
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
 import common
+import models_keras
 import numpy as np
 import psutil
 import tensorflow as tf
 import tensorflow_federated as tff
-
-
-def build_keras_model(dense: bool) -> tf.keras.Model:
-  """Builds the model, from pixels to logits."""
-  layers = tf.keras.layers
-  lenet5 = [
-    layers.Conv2D(6, 5, activation='tanh'),
-    layers.AveragePooling2D(2),
-    layers.Conv2D(16, 5, activation='tanh'),
-    layers.AveragePooling2D(2),
-    layers.Flatten(),
-    layers.Dense(120, activation='tanh'),
-    layers.Dense(84, activation='tanh'),
-  ]
-  hidden = [layers.Dense(200, activation='relu') for _ in range(2)]
-  return tf.keras.Sequential(
-    [
-      layers.Input((28, 28, 1)),
-      layers.Rescaling(1 / 255),
-      *([layers.Flatten(), *hidden] if dense else lenet5),
-      layers.Dense(10),
-    ]
-  )
 
 
 def client_dataset(work: common.Work, examples: np.ndarray) -> tf.data.Dataset:
@@ -54,7 +32,7 @@ def train(work: common.Work) -> tuple[list[float], float]:
   rounds, num_clients = work.plan.shape[:2]
   spec = client_dataset(work, work.plan[0, 0]).element_spec
   model = tff.learning.models.functional_model_from_keras(
-    lambda: build_keras_model(work.dense),
+    lambda: models_keras.build(tf.keras, work.dense),
     tf.keras.losses.SparseCategoricalCrossentropy(
       from_logits=True, reduction=tf.keras.losses.Reduction.SUM
     ),
@@ -77,7 +55,7 @@ def train(work: common.Work) -> tuple[list[float], float]:
     ]
     state = process.next(state, datasets).state
     stopwatch()
-  model = build_keras_model(work.dense)
+  model = models_keras.build(tf.keras, work.dense)
   process.get_model_weights(state).assign_weights_to(model)
   loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)(
     work.y_test, model(work.x_test)

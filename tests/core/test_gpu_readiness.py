@@ -1,8 +1,8 @@
 """What can be known of rounds on a GPU without one.
 
-TensorFlow lists a GPU. Everything is then built and traced as
-on a GPU, and TensorFlow computes on the CPU what it is asked to compute there.
-Where there is a GPU, it is used.
+TensorFlow lists a GPU. Everything is then built and traced as on a GPU, and
+TensorFlow computes on the CPU what it is asked to compute there. Where there is
+a GPU, it is used.
 """
 
 import functools
