@@ -300,6 +300,7 @@ class ClientTrainer:
     return {
       'device': 'gpu' if self._options.on_gpu else 'cpu',
       'jit_compile': self.jit_compile,
+      'micro_batch': self._micro_batch,
       'stack': getattr(self._executor, 'stack', None),
     }
 
@@ -443,6 +444,8 @@ class ClientTrainer:
     self.jit_compile = lowered.jit_compile
     if self._jit_choice == 'auto' and self.jit_compile:
       self.jit_compile = self.task.compiles()
+    fixed = self.jit_compile and not self.task.positions
+    self._micro_batch = lowered.micro_batch if fixed else None
     self._options = options._replace(
       jit_compile=self.jit_compile, per_example=lowered.per_example
     )
@@ -452,7 +455,13 @@ class ClientTrainer:
     """Creates the executor of a name, for the model."""
     updates = [
       client_update.ClientUpdate(
-        self.model, self.task, self._algorithm, self._config, data, place
+        self.model,
+        self.task,
+        self._algorithm,
+        self._config,
+        data,
+        place,
+        self._micro_batch,
       )
       for place, data in zip(self._devices, self._data, strict=True)
     ]

@@ -5,7 +5,7 @@ executor compiles the pieces, runs their loops and adds the client axis.
 """
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -79,6 +79,8 @@ class ClientUpdate:
     data: of all clients: inputs, one array or a structure of arrays; labels;
       and weights or None.
     device: the TensorFlow device.
+    micro_batch: the number of examples to compute at a time; None for whole
+      batches. For models that process each example independently.
   """
 
   def __init__(
@@ -89,12 +91,14 @@ class ClientUpdate:
     config: client_config.LocalConfig,
     data: tuple[Any, Any, Any],
     device: str = '/CPU:0',
+    micro_batch: int | None = None,
   ):
     self._model = model
     self._task = task
     self._algorithm = algorithm
     self._work = algorithm.client_work
     self._config = config
+    self._micro_batch = micro_batch
     self.device = device
     self._data = batching.put(data, device)
     self._optimizer = optimizer.PureOptimizer(
@@ -299,7 +303,28 @@ class ClientUpdate:
       The gradients, the new parts, the total loss, the number of its terms and
       the number of examples.
     """
-    batch = self._batch(trim_padding, i, plan)
+    if self._micro_batch is None:
+      batch = self._batch(trim_padding, i, plan)
+      return self._gradients_of(batch, parts, reduction)
+
+    def gradients_of(batch: Batch) -> tuple[Any, tf.Tensor, tf.Tensor]:
+      gradients, _, total, count, _ = self._gradients_of(batch, parts, 'total')
+      return gradients, total, count
+
+    zeros = ([tf.zeros_like(w) for w in parts.trainable], 0.0, 0.0)
+    gradients, total, count = self._sum(
+      trim_padding, i, plan, gradients_of, zeros
+    )
+    if reduction == 'mean':
+      gradients = [g / tf.cast(count, g.dtype) for g in gradients]
+    return gradients, parts, total, count, count
+
+  def _gradients_of(
+    self, batch: Batch, parts: flat_model.Parts, reduction: str
+  ) -> tuple[
+    list[tf.Tensor], flat_model.Parts, tf.Tensor, tf.Tensor, tf.Tensor
+  ]:
+    """Returns what `_gradients` does, of a batch computed at once."""
     with tf.GradientTape(watch_accessed_variables=False) as tape:
       tape.watch(parts.trainable)
       outputs, mask, extra, non_trainable = self._model.apply(
@@ -366,21 +391,26 @@ class ClientUpdate:
     *models: flat_model.Parts,
   ) -> dict[str, tf.Tensor]:
     """Adds each model's scores and losses on the i-th batch."""
-    batch = self._batch(trim_padding, i, plan)
-    added: dict[str, list[tf.Tensor]] = {name: [] for name in totals}
-    for parts in models:
-      outputs, mask, *_ = self._model.apply(parts, batch.x, training=False)
-      if 'accuracy' in totals:
-        assert self._task.score is not None
-        scores = self._task.score(batch.y, outputs)
-        counted = self._counted(batch, scores, mask)
-        added['accuracy'].append(tf.reduce_sum(scores * counted))
-      if 'loss' in totals:
-        total, counted = self._total_loss(batch, outputs, mask)
-        added['loss'].append(total)
-      if 'count' in totals:
-        added['count'].append(tf.reduce_sum(counted))
-    return {name: totals[name] + tf.stack(new) for name, new in added.items()}
+
+    def measure(batch: Batch) -> dict[str, tf.Tensor]:
+      added: dict[str, list[tf.Tensor]] = {name: [] for name in totals}
+      for parts in models:
+        outputs, mask, *_ = self._model.apply(parts, batch.x, training=False)
+        if 'accuracy' in totals:
+          assert self._task.score is not None
+          scores = self._task.score(batch.y, outputs)
+          counted = self._counted(batch, scores, mask)
+          added['accuracy'].append(tf.reduce_sum(scores * counted))
+        if 'loss' in totals:
+          total, counted = self._total_loss(batch, outputs, mask)
+          added['loss'].append(total)
+        if 'count' in totals:
+          added['count'].append(tf.reduce_sum(counted))
+      return {name: tf.stack(new) for name, new in added.items()}
+
+    zeros = tf.nest.map_structure(tf.zeros_like, totals)
+    added = self._sum(trim_padding, i, plan, measure, zeros)
+    return {name: totals[name] + new for name, new in added.items()}
 
   def _end(
     self,
@@ -516,6 +546,34 @@ class ClientUpdate:
     )
     return frozenset(read)
 
+  def _sum(
+    self,
+    trim_padding: bool,
+    i: tf.Tensor,
+    plan: batching.BatchPlan,
+    piece: Callable[[Batch], Any],
+    zeros: Any,
+  ) -> Any:
+    """Sums piece(micro-batch) over the micro-batches of the i-th batch."""
+    if self._micro_batch is None:
+      return piece(self._batch(trim_padding, i, plan))
+    B = self._config.batch_size
+    pieces = -(-B // self._micro_batch)
+    size = -(-B // pieces)
+    examples, count = tf.gather(plan.examples, i), tf.gather(plan.counts, i)
+    examples = tf.pad(examples, [[0, pieces * size - B]])
+    rows = tf.reshape(examples, [pieces, size])
+
+    def add(j: tf.Tensor, sums: Any) -> tuple[tf.Tensor, Any]:
+      real = tf.range(size) < count - j * size
+      batch = self._take(tf.gather(rows, j), tf.cast(real, tf.float32))
+      return j + 1, tf.nest.map_structure(tf.add, sums, piece(batch))
+
+    _, sums = tf.while_loop(
+      lambda j, _: j * size < count, add, (0, zeros), parallel_iterations=1
+    )
+    return sums
+
   def _batch(
     self, trim_padding: bool, i: tf.Tensor, plan: batching.BatchPlan
   ) -> Batch:
@@ -530,6 +588,10 @@ class ClientUpdate:
     else:
       real = tf.range(self._config.batch_size) < count
       real = tf.cast(real, tf.float32)
+    return self._take(examples, real)
+
+  def _take(self, examples: tf.Tensor, real: tf.Tensor) -> Batch:
+    """Returns a batch of examples."""
     x, y, weights = batching.take(self._data, examples)
     return Batch(x, y, real, weights)
 

@@ -28,6 +28,13 @@ SIZES = (20, 13, 31, 7, 1)
 CONFIG = client_config.LocalConfig(
   local_epochs=2, batch_size=8, learning_rate=0.02
 )
+# Compiled by XLA or not, and examples at a time: pieces of 3, 3 and 2 of 8.
+WAYS = {
+  'graph': {},
+  'xla': {'jit': True},
+  'micro-batches': {'jit': True, 'micro_batch': 3},
+}
+EACH_WAY = pytest.mark.parametrize('way', WAYS.values(), ids=WAYS)
 JIT = pytest.mark.parametrize('jit', [False, True], ids=['graph', 'xla'])
 # Float32 rounding through a dozen steps, against float64.
 CLOSE = {'rtol': 1e-4, 'atol': 1e-5}
@@ -47,7 +54,15 @@ class Client:
   """A compiled local update and what is needed to call it."""
 
   def __init__(
-    self, make, jit=False, algorithm=None, config=CONFIG, x=X, y=Y, loss=None
+    self,
+    make,
+    jit=False,
+    algorithm=None,
+    config=CONFIG,
+    x=X,
+    y=Y,
+    loss=None,
+    micro_batch=None,
   ):
     self.config = config
     self.flat = flat_model.FlatModel(make, x[:2])
@@ -61,6 +76,7 @@ class Client:
       algorithm or safl_tf.build_fed_avg(),
       config,
       (x, y, None),
+      micro_batch=micro_batch,
     )
     self.update = base.CompiledRound(
       update,
@@ -126,9 +142,9 @@ def numpy_sgd(z, plan, rate, reduction='sum', l2=0.0):
   return np.concatenate([v.ravel() for v in (w1, b1, w2, b2)]), np.mean(losses)
 
 
-@pytest.fixture(scope='module', params=[False, True], ids=['graph', 'xla'])
+@pytest.fixture(scope='module', params=WAYS.values(), ids=WAYS)
 def dense(request):
-  return Client(tiny.dense, request.param)
+  return Client(tiny.dense, **request.param)
 
 
 @pytest.mark.parametrize('size', SIZES)
@@ -174,10 +190,10 @@ def test_a_model_that_is_not_finite_is_reported(dense):
   assert not dense.run(dense.plan(20), z).finite
 
 
-@JIT
-def test_mean_reduction(jit):
+@EACH_WAY
+def test_mean_reduction(way):
   config = dataclasses.replace(CONFIG, loss_reduction='mean', learning_rate=0.2)
-  client = Client(tiny.dense, jit, config=config)
+  client = Client(tiny.dense, config=config, **way)
   plan, z = client.plan(13), client.init()
   update = client.run(plan, z)
   expected, loss = numpy_sgd(z, plan, 0.2, 'mean')
@@ -196,8 +212,9 @@ def test_mean_of_full_batches_is_the_sum_at_a_larger_rate():
   )
 
 
+@EACH_WAY
 @pytest.mark.parametrize('reduction', ['sum', 'mean'])
-def test_regularizers_count(reduction):
+def test_regularizers_count(reduction, way):
   """In a sum of losses each example brings the layers' own losses with it."""
 
   def regularized():
@@ -206,7 +223,7 @@ def test_regularizers_count(reduction):
     return keras.Sequential.from_config(model.get_config())
 
   config = dataclasses.replace(CONFIG, loss_reduction=reduction)
-  client = Client(regularized, config=config)
+  client = Client(regularized, config=config, **way)
   plan, z = client.plan(13), client.init()
   update = client.run(plan, z)
   expected, loss = numpy_sgd(z, plan, 0.02, reduction, l2=0.05)
@@ -300,9 +317,9 @@ def accuracies():
   )
 
 
-@pytest.fixture(scope='module', params=[False, True], ids=['graph', 'xla'])
+@pytest.fixture(scope='module', params=WAYS.values(), ids=WAYS)
 def gated(request):
-  return Client(tiny.dense, request.param, accuracies())
+  return Client(tiny.dense, algorithm=accuracies(), **request.param)
 
 
 @pytest.mark.parametrize('size', SIZES)

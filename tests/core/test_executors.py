@@ -207,6 +207,22 @@ def test_serial_and_threads_agree_bit_by_bit(jit):
   tiny_rounds.check_same(one, other)
 
 
+def test_what_xla_cannot_compile_is_refused():
+  recurrent = lambda: keras.Sequential(
+    [
+      keras.Input((tiny.FEATURES,)),
+      keras.layers.Reshape((tiny.FEATURES, 1)),
+      keras.layers.GRU(3),
+      keras.layers.Dense(tiny.CLASSES),
+    ]
+  )
+  trainer = make('vectorized', model=recurrent, jit_compile='true')
+  with pytest.raises(errors.InputError) as caught:
+    run(trainer, 1)
+  assert str(caught.value).startswith('jit_compile=true: XLA cannot compile')
+  assert 'jit_compile=false' in caught.value.hint
+
+
 @pytest.mark.parametrize('executor', NAMES)
 def test_nothing_is_traced_twice(executor):
   """Whatever the cohort and the clients' sizes."""

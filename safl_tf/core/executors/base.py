@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from safl_tf.core import batching, client_update, cohort
+from safl_tf.util import errors
 
 # A client's round, on each TensorFlow device.
 Updates = Sequence[client_update.ClientUpdate]
@@ -101,6 +102,7 @@ class CompiledRound:
   ):
     from safl_tf.core import shared_function
 
+    self._jit_compile = jit_compile
     self._device = update.device
     self._data = update.data
     # The last arrays that a client received, and the same as tensors.
@@ -115,7 +117,14 @@ class CompiledRound:
     """Runs the round."""
     with tf.device(self._device):
       inputs = inputs._replace(received=self._put(inputs.received))
-      return to_numpy(self._function(inputs, self._data))
+      try:
+        return to_numpy(self._function(inputs, self._data))
+      except tf.errors.InvalidArgumentError as error:
+        if not self._jit_compile or 'XLA' not in str(error):
+          raise
+        hint = f'XLA cannot compile the model ({errors.reason(error)}); use '
+        hint += 'jit_compile=false, or another executor'
+        raise errors.InputError('jit_compile', 'true', hint) from error
 
   def _put(self, received: dict[str, Any]) -> dict[str, Any]:
     """Copies what all clients of a round receive once to the device."""

@@ -91,6 +91,8 @@ _MAX_PARAMETERS = 2_000_000
 # Measured: Winograd's algorithm speeds up Light VGG's 64 and 128 filters by 1.4
 # and slows down a residual network's 16, 32 and 64 by 1.5.
 _MIN_WIDE = 64
+# TODO
+_MICRO_BATCH = 10
 
 
 class FastModel(NamedTuple):
@@ -100,11 +102,14 @@ class FastModel(NamedTuple):
     model: the model to compute with.
     jit_compile: whether to compile it with XLA.
     per_example: whether it is known to process each example independently.
+    micro_batch: the number of examples to compute at a time under XLA; None for
+      whole batches.
   """
 
   model: keras.Model
   jit_compile: bool
   per_example: bool
+  micro_batch: int | None
 
 
 def fast_model(
@@ -136,7 +141,15 @@ def fast_model(
     best = model
     if not hardware.uses_onednn():
       best = fold(model, 'conv') or replace_pools(widen(model) or model)
-  return FastModel(best, jit, _consists_of(model, _PER_EXAMPLE))
+  wide = any(
+    isinstance(layer, winograd_conv.WinogradConvPool2D) for layer in best.layers
+  )
+  return FastModel(
+    best,
+    jit,
+    _consists_of(model, _PER_EXAMPLE),
+    _MICRO_BATCH if jit and wide else None,
+  )
 
 
 def _is_compiled(model: keras.Model, on_gpu: bool) -> bool:
