@@ -45,7 +45,7 @@ class Work(NamedTuple):
 
   @property
   def dense(self) -> bool:
-    """Whether the model is the dense network, with ReLU; else LeNet-5."""
+    """Whether the model is the dense network, with tanh; else LeNet-5."""
     return self.weights[0].ndim == 2
 
 

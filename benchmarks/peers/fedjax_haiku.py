@@ -31,14 +31,14 @@ def average_pool(x: jax.Array) -> jax.Array:
 
 
 def dense(batch: dict[str, jax.Array]) -> jax.Array:
-  """Dense layers with ReLU, from pixels to logits."""
+  """Dense layers with tanh, from pixels to logits."""
   network = hk.Sequential(
     [
       hk.Flatten(),
       hk.Linear(200, name='dense_1'),
-      jax.nn.relu,
+      jnp.tanh,
       hk.Linear(200, name='dense_2'),
-      jax.nn.relu,
+      jnp.tanh,
       hk.Linear(10, name='dense_3'),
     ]
   )

@@ -21,7 +21,7 @@ def build(keras: Any, dense: bool) -> Any:
     layers.Dense(120, activation='tanh'),
     layers.Dense(84, activation='tanh'),
   ]
-  hidden = [layers.Dense(200, activation='relu') for _ in range(2)]
+  hidden = [layers.Dense(200, activation='tanh') for _ in range(2)]
   return keras.Sequential(
     [
       layers.Input((28, 28, 1)),

@@ -53,7 +53,7 @@ class LeNet5(nn.Module):
 
 
 class Dense(nn.Module):
-  """Dense layers with ReLU, from pixels to logits.
+  """Dense layers with tanh, from pixels to logits.
 
   Args:
     weights: the Keras model's weights, in the order of `common.Work`.
@@ -63,7 +63,7 @@ class Dense(nn.Module):
     super().__init__()
     layers: list[nn.Module] = [nn.Flatten()]
     for kernel in weights[::2]:
-      layers += [nn.Linear(*kernel.shape), nn.ReLU()]
+      layers += [nn.Linear(*kernel.shape), nn.Tanh()]
     self.layers = nn.Sequential(*layers[:-1])
     with torch.no_grad():
       for parameter, weight in zip(self.parameters(), weights, strict=True):

@@ -20,7 +20,7 @@ from safl_tf.training import evaluation
 
 
 def build_model(dense: bool) -> keras.Model:
-  """Builds LeNet-5, or the dense network of the paper on FedAvg."""
+  """Builds LeNet-5, or a dense network."""
   if not dense:
     return lenet5.lenet5()
   return keras.Sequential(
@@ -28,8 +28,8 @@ def build_model(dense: bool) -> keras.Model:
       keras.Input((28, 28, 1), dtype='uint8'),
       keras.layers.Rescaling(1 / 255),
       keras.layers.Flatten(),
-      keras.layers.Dense(200, activation='relu'),
-      keras.layers.Dense(200, activation='relu'),
+      keras.layers.Dense(200, activation='tanh'),
+      keras.layers.Dense(200, activation='tanh'),
       keras.layers.Dense(10),
     ]
   )

@@ -32,6 +32,7 @@ def small(tmp_path_factory):
   return (*programs.SMALL, f'--model={path}', rate, '--jit_compile=false')
 
 
+@pytest.mark.slow
 def test_a_comparison(call, tmp_path, small):
   """Its runs share workers, and change executors when they resume."""
 
@@ -146,6 +147,7 @@ def short_folder():
   shutil.rmtree(folder)
 
 
+@pytest.mark.slow
 def test_a_script_and_its_end(tmp_path, short_folder):
   """Own layers travel; a script that is killed leaves no process."""
   (tmp_path / 'layers.py').write_text(LAYERS)

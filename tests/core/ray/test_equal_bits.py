@@ -21,6 +21,13 @@ pytestmark = pytest.mark.usefixtures('no_outputs')
 TWO = safl_tf.RayConfig(workers=2)
 
 
+def some(names, default):
+  """Parameters of a test, slow except for the default ones."""
+  assert set(default) <= set(names)
+  slow = lambda name: () if name in default else pytest.mark.slow
+  return [pytest.param(name, marks=slow(name)) for name in names]
+
+
 @pytest.fixture(scope='module')
 def ray():
   """The executor with two workers, which stay for all tests."""
@@ -62,12 +69,15 @@ def check(executor, base='threads', rounds=2, **options):
   check_equal(make(executor=base), make(executor=executor), rounds)
 
 
-@pytest.mark.parametrize('chunk', [1, 4, 100])
+@pytest.mark.parametrize('chunk', some([1, 4, 100], [4]))
 def test_any_chunk(ray, chunk):
   check(dataclasses.replace(ray, chunk=chunk))
 
 
-@pytest.mark.parametrize('name', choices.ALGORITHMS)
+@pytest.mark.parametrize(
+  'name',
+  some(choices.ALGORITHMS, ['extended_safl', 'fedma', 'scaffold_safl']),
+)
 def test_algorithm(ray, name):
   check(ray, algorithm=registry.build(name))
 
@@ -115,13 +125,16 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize('name', MODELS)
+@pytest.mark.parametrize(
+  'name', some(MODELS, ['batch norm and dropout', 'a model with an own layer'])
+)
 def test_model(ray, name):
   check(ray, model=MODELS[name](), from_logits=True)
 
 
 @pytest.mark.parametrize(
-  'name', ['weighted', 'masked tokens', 'own function', 'text']
+  'name',
+  some(['weighted', 'masked tokens', 'own function', 'text'], ['weighted']),
 )
 def test_task(ray, name):
   make, _, _, loss, _ = tasks.TASKS[name]
@@ -136,6 +149,7 @@ def test_task(ray, name):
   other.close()
 
 
+@pytest.mark.slow
 def test_personalized_models(ray):
   """A gate's own score stays with the rounds."""
   train, test = tiny_rounds.CLIENTS.split(0.3)
@@ -187,12 +201,12 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize('name', OPTIONS)
+@pytest.mark.parametrize('name', some(OPTIONS, ['hold-out', 'files', 'XLA']))
 def test_option(ray, name):
   check(ray, **OPTIONS[name])
 
 
-@pytest.mark.parametrize('chunk', [None, 1, 3])
+@pytest.mark.parametrize('chunk', some([None, 1, 3], [3]))
 def test_stacked(ray, chunk):
   """A stack makes workers `vectorized`, whatever is in it."""
   executor = dataclasses.replace(ray, chunk=chunk)
@@ -214,6 +228,7 @@ def test_several_inputs(ray):
   check(ray, model=model, clients=clients)
 
 
+@pytest.mark.slow
 def test_lenet(ray):
   """The fold and XLA, as by default."""
   rng = np.random.default_rng(0)
@@ -223,7 +238,7 @@ def test_lenet(ray):
   check(ray, **options)
 
 
-@pytest.mark.parametrize('first', ['threads', 'ray'])
+@pytest.mark.parametrize('first', some(['threads', 'ray'], ['ray']))
 def test_resumes_runs_of_others(ray, tmp_path, first):
   """A run that changes its executor leaves the files of one that does not."""
 
