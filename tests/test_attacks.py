@@ -196,7 +196,8 @@ def test_arguments():
       attacks.Attack(**arguments)
 
 
-def test_robust_fusions_stand_what_an_average_does_not():
+@pytest.mark.slow
+def test_robust_aggregators_stand_what_an_average_does_not():
   """Two of ten clients flip and enlarge their updates."""
   attack = attacks.Attack('sign_flip', fraction=0.2, strength=10.0)
 

@@ -223,6 +223,7 @@ def test_other_rounds_and_target(copied, call, no_tensorflow, no_pictures):
     assert (row['reached_target'], row['rounds_to_target_mean']) == ('1', '1.0')
 
 
+@pytest.mark.slow
 def test_more_algorithms_and_seeds(copied, call, trained):
   folder, command = copied
   before = programs.snapshot(folder / 'safl_seed1')
@@ -249,6 +250,7 @@ def test_more_rounds(copied, call, trained):
   assert outcome.err.startswith('safl-compare: --rounds=2: ')
 
 
+@pytest.mark.slow
 def test_interrupted(made, call, dense, tmp_path, monkeypatch, no_pictures):
   appended = []
 

@@ -104,6 +104,7 @@ def kill_when(moment, run, command):
   return err
 
 
+@pytest.mark.slow
 def test_killed_again_and_again(tmp_path, wide):
   model = f'--model={wide}'
   folders = [tmp_path / 'reference', tmp_path / 'killed']

@@ -265,6 +265,7 @@ def mobile_net():
   return keras.Sequential([base, layers.Dense(3)])
 
 
+@pytest.mark.slow
 def test_a_frozen_base_is_not_uploaded():
   rng = np.random.default_rng(0)
   x = rng.normal(size=(20, 32, 32, 3)).astype(np.float32)
@@ -327,6 +328,7 @@ def test_other_frozen_weights_are_another_run(tmp_path):
     tiny_rounds.train(first, tmp_path, rounds=2)
 
 
+@pytest.mark.slow
 def test_functions_with_random_frozen_layers_resume_elsewhere(tmp_path):
   script = textwrap.dedent("""
     import sys

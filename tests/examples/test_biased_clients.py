@@ -1,10 +1,12 @@
 """The gate (24), (25) with a biased z̄."""
 
 import numpy as np
+import pytest
 
 from examples import biased_clients
 
 
+@pytest.mark.slow
 def test_clients_with_one_digit_upload_and_others_withhold():
   """A z̄ that only predicts 2 is perfect for clients that only hold 2."""
   first, *later = biased_clients.uploads(

@@ -103,6 +103,7 @@ def test_nobody_answers():
     cluster._check_answers('127.0.0.1:9')
 
 
+@pytest.mark.slow
 def test_a_closed_process_goes_on(ray, monkeypatch):
   trainer = tiny_rounds.make(executor=ray)
   expected, _ = tiny_rounds.run(tiny_rounds.make(), 2)
