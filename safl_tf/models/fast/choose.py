@@ -8,8 +8,8 @@ the rules, measured with `benchmarks.zoo`:
 - A chain of layers whose convolutions all have few channels and are followed by
   2×2 pooling is folded into matrix products and compiled.
 - A chain whose 3×3 convolutions are wide computes them by Winograd's algorithm
-  and is compiled. Batches are computed in parts, which fit into caches; a short
-  batch then takes less time, too.
+  and is compiled. Batches are computed in parts, so that a short batch takes
+  less time than a full one although XLA's shapes are fixed.
 - Any other model with convolutions is not compiled. If TensorFlow computes with
   oneDNN, native layers are fastest; otherwise in a chain, convolutions and 2×2
   poolings are merged where that is faster, and 2×2 max-pooling is computed by
@@ -92,8 +92,9 @@ _MAX_PARAMETERS = 2_000_000
 # Measured: Winograd's algorithm speeds up Light VGG's 64 and 128 filters by 1.4
 # and slows down a residual network's 16, 32 and 64 by 1.5.
 _MIN_WIDE = 64
-# Measured with Light VGG on an AMD EPYC: 25, 10 or 5 examples at a time take as
-# long per image as 50, and 2 take longer.
+# Measured with Light VGG on an AMD EPYC: on batches of 50, parts of 25, 10 and 5
+# take as long as the whole within noise; with 256 examples, whose last batch
+# has 6, a round takes 0.8 times as long.
 _MICRO_BATCH = 10
 
 
