@@ -5,6 +5,7 @@ import pytest
 
 from examples import client_drift as quadratic
 from safl_tf.algorithms import registry
+from tests import marks
 
 MU, A = 0.5, 1.0
 OPTIONS = {
@@ -46,13 +47,16 @@ def test_drifting_clients_end_at_another_point(name, mu, reduction):
 
 @pytest.mark.parametrize(
   'name, reduction',
-  [
-    ('scaffold', 'mean'),
-    ('scaffold', 'sum'),
-    ('scaffold_safl', 'mean'),
-    ('feddyn', 'mean'),
-    ('feddyn', 'sum'),
-  ],
+  marks.some(
+    [
+      ('scaffold', 'mean'),
+      ('scaffold', 'sum'),
+      ('scaffold_safl', 'mean'),
+      ('feddyn', 'mean'),
+      ('feddyn', 'sum'),
+    ],
+    [('scaffold', 'sum'), ('feddyn', 'mean')],
+  ),
 )
 def test_corrected_clients_end_at_the_minimiser(name, reduction):
   """SCAFFOLD and FedDyn have no other fixed point, however clients train.

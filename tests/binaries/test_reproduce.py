@@ -155,8 +155,10 @@ def test_runs_of_another_experiment(beside, call, no_tensorflow):
   'file, old, new',
   [
     ('hparams.json', '"epsilon": 0.3', '"epsilon": 0.4'),
-    ('hparams.json', '"seed": 0', '"seed": 1'),
-    ('hparams.json', '{', 'no JSON'),
+    pytest.param(
+      'hparams.json', '"seed": 0', '"seed": 1', marks=pytest.mark.slow
+    ),
+    pytest.param('hparams.json', '{', 'no JSON', marks=pytest.mark.slow),
     ('metrics.csv', '\n3,', '\n4,'),  # not what the checkpoint has
   ],
 )

@@ -1,5 +1,6 @@
 import dataclasses
 import functools
+import itertools
 import subprocess
 import sys
 import textwrap
@@ -17,7 +18,7 @@ from safl_tf.core.executors import base, vectorized
 from safl_tf.data import client_data
 from safl_tf.models import lenet5, light_vgg
 from safl_tf.util import choices, errors
-from tests import tiny, tiny_rounds
+from tests import marks, tiny, tiny_rounds
 
 SIZES = (20, 13, 31, 7, 1, 16)
 CONFIG = client_config.LocalConfig(
@@ -111,8 +112,14 @@ def reference(problem):
   return run(make('serial', EXTENDED, model, clients()))
 
 
-@pytest.mark.parametrize('problem', PROBLEMS)
-@pytest.mark.parametrize('executor', OTHERS)
+@pytest.mark.parametrize(
+  'executor, problem',
+  marks.some(
+    itertools.product(OTHERS, PROBLEMS),
+    [('threads', problem) for problem in PROBLEMS]
+    + [('vectorized', 'lenet5'), ('vectorized', 'across the batch')],
+  ),
+)
 def test_same_results(executor, problem):
   state, metrics = reference(problem)
   model, clients = PROBLEMS[problem]
@@ -144,7 +151,7 @@ def test_same_results_with_examples_held_out(executor):
   assert not np.allclose(measured.delta, without.delta)
 
 
-@pytest.mark.parametrize('stack', [1, 2, 4, 6])
+@pytest.mark.parametrize('stack', marks.some([1, 2, 4, 6], [4]))
 @pytest.mark.parametrize('model', [tiny.dense, tiny.normalised])
 def test_stacks_of_any_size(model, stack):
   """Six clients: with four to a stack, the last has two idle rows."""
@@ -167,7 +174,9 @@ def test_vectorized_takes_what_users_bring(name):
   np.testing.assert_allclose(state.z_bar, expected.z_bar, **CLOSE)
 
 
-@pytest.mark.parametrize('optimizer', ['nesterov', 'adam', 'adamw'])
+@pytest.mark.parametrize(
+  'optimizer', marks.some(['nesterov', 'adam', 'adamw'], ['adam'])
+)
 @pytest.mark.parametrize('executor', OTHERS)
 def test_optimizers_with_slots(executor, optimizer):
   config = client_config.LocalConfig(2, 8, 0.01, optimizer)
@@ -176,8 +185,13 @@ def test_optimizers_with_slots(executor, optimizer):
   np.testing.assert_allclose(state.z_bar, expected.z_bar, **CLOSE)
 
 
-@pytest.mark.parametrize('jit', ['false', 'true'])
-@pytest.mark.parametrize('executor', NAMES)
+@pytest.mark.parametrize(
+  'executor, jit',
+  marks.some(
+    itertools.product(NAMES, ('false', 'true')),
+    [*((name, 'false') for name in NAMES), ('threads', 'true')],
+  ),
+)
 def test_exactness(executor, jit):
   """Same seed, same bits; ε = 1 is FedAvg; `next` is a function."""
   safl = safl_tf.build_safl(fraction=0.7)
@@ -425,7 +439,7 @@ TWO_DEVICES = """
 """
 
 
-@pytest.mark.parametrize('executor', OTHERS)
+@pytest.mark.parametrize('executor', marks.some(OTHERS, ['threads']))
 def test_two_devices_of_a_kind_in_parallel(executor):
   """Two logical CPU devices stand in for two GPUs."""
   program = textwrap.dedent(TWO_DEVICES)

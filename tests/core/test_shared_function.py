@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import safl_tf
 from safl_tf.core import shared_function
-from tests import tiny, tiny_rounds
+from tests import marks, tiny, tiny_rounds
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,9 @@ def compare_with_own(functions, number, *args, **options):
 
 
 @pytest.mark.parametrize('jit_compile', ['false', 'true'])
-@pytest.mark.parametrize('executor', ['threads', 'vectorized'])
+@pytest.mark.parametrize(
+  'executor', marks.some(['threads', 'vectorized'], ['threads'])
+)
 def test_other_seeds_data_and_numbers_share(functions, executor, jit_compile):
   options = {'executor': executor, 'jit_compile': jit_compile}
   build = safl_tf.build_extended_safl

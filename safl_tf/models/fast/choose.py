@@ -92,9 +92,9 @@ _MAX_PARAMETERS = 2_000_000
 # Measured: Winograd's algorithm speeds up Light VGG's 64 and 128 filters by 1.4
 # and slows down a residual network's 16, 32 and 64 by 1.5.
 _MIN_WIDE = 64
-# Measured with Light VGG on an AMD EPYC: on batches of 50, parts of 25, 10 and 5
-# take as long as the whole within noise; with 256 examples, whose last batch
-# has 6, a round takes 0.8 times as long.
+# Measured with Light VGG on an AMD EPYC: parts of 25, 10 and 5 of a full batch
+# take as long as the whole within noise; with 256 examples, the last 6 of which
+# are a batch, a round takes 0.8 times as long.
 _MICRO_BATCH = 10
 
 

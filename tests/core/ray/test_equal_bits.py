@@ -14,18 +14,11 @@ from safl_tf.data import client_data
 from safl_tf.models import lenet5
 from safl_tf.training import metrics_log
 from safl_tf.util import choices
-from tests import memories, tasks, tiny, tiny_rounds
+from tests import marks, memories, tasks, tiny, tiny_rounds
 
 pytestmark = pytest.mark.usefixtures('no_outputs')
 
 TWO = safl_tf.RayConfig(workers=2)
-
-
-def some(names, default):
-  """Parameters of a test, slow except for the default ones."""
-  assert set(default) <= set(names)
-  slow = lambda name: () if name in default else pytest.mark.slow
-  return [pytest.param(name, marks=slow(name)) for name in names]
 
 
 @pytest.fixture(scope='module')
@@ -69,14 +62,14 @@ def check(executor, base='threads', rounds=2, **options):
   check_equal(make(executor=base), make(executor=executor), rounds)
 
 
-@pytest.mark.parametrize('chunk', some([1, 4, 100], [4]))
+@pytest.mark.parametrize('chunk', marks.some([1, 4, 100], [4]))
 def test_any_chunk(ray, chunk):
   check(dataclasses.replace(ray, chunk=chunk))
 
 
 @pytest.mark.parametrize(
   'name',
-  some(choices.ALGORITHMS, ['extended_safl', 'fedma', 'scaffold_safl']),
+  marks.some(choices.ALGORITHMS, ['extended_safl', 'fedma', 'scaffold_safl']),
 )
 def test_algorithm(ray, name):
   check(ray, algorithm=registry.build(name))
@@ -126,7 +119,8 @@ MODELS = {
 
 
 @pytest.mark.parametrize(
-  'name', some(MODELS, ['batch norm and dropout', 'a model with an own layer'])
+  'name',
+  marks.some(MODELS, ['batch norm and dropout', 'a model with an own layer']),
 )
 def test_model(ray, name):
   check(ray, model=MODELS[name](), from_logits=True)
@@ -134,7 +128,9 @@ def test_model(ray, name):
 
 @pytest.mark.parametrize(
   'name',
-  some(['weighted', 'masked tokens', 'own function', 'text'], ['weighted']),
+  marks.some(
+    ['weighted', 'masked tokens', 'own function', 'text'], ['weighted']
+  ),
 )
 def test_task(ray, name):
   make, _, _, loss, _ = tasks.TASKS[name]
@@ -201,12 +197,14 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize('name', some(OPTIONS, ['hold-out', 'files', 'XLA']))
+@pytest.mark.parametrize(
+  'name', marks.some(OPTIONS, ['hold-out', 'files', 'XLA'])
+)
 def test_option(ray, name):
   check(ray, **OPTIONS[name])
 
 
-@pytest.mark.parametrize('chunk', some([None, 1, 3], [3]))
+@pytest.mark.parametrize('chunk', marks.some([None, 1, 3], [3]))
 def test_stacked(ray, chunk):
   """A stack makes workers `vectorized`, whatever is in it."""
   executor = dataclasses.replace(ray, chunk=chunk)
@@ -238,7 +236,7 @@ def test_lenet(ray):
   check(ray, **options)
 
 
-@pytest.mark.parametrize('first', some(['threads', 'ray'], ['ray']))
+@pytest.mark.parametrize('first', marks.some(['threads', 'ray'], ['ray']))
 def test_resumes_runs_of_others(ray, tmp_path, first):
   """A run that changes its executor leaves the files of one that does not."""
 
