@@ -251,9 +251,10 @@ class FlatModel:
     changed = dict(zip(self._changing, parts.non_trainable, strict=True))
     averaged = [changed[i] for i in self._averaged]
     values = [*parts.trainable, *averaged]
-    return tf.concat(
-      [tf.cast(tf.reshape(v, [-1]), self.dtype) for v in values], axis=0
-    )
+    # As rows: XLA copies them, but vectors it joins element by element, with a
+    # branch for each, which takes 30 ms instead of 1 for 0.6M parameters.
+    rows = [tf.cast(tf.reshape(v, [1, -1]), self.dtype) for v in values]
+    return tf.concat(rows, axis=1)[0]
 
   def apply(self, parts: Parts, x: Any, training: bool) -> Applied:
     """Returns the outputs, and what a training step changes beside them.
