@@ -193,10 +193,21 @@ def _by_matmul(
     d_slices = tf.reshape(
       tf.matmul(folded, dy), [size, size, 4 * c, rows, columns, batch]
     )
+    # A sum over rows, then one over columns: XLA repeats the last sum for each
+    # phase of the layer before.
     after = size - 1
+    d_columns = [
+      tf.add_n(
+        [
+          tf.pad(d_slices[i, j], [[0, 0], [i, after - i], [0, 0], [0, 0]])
+          for i in range(size)
+        ]
+      )
+      for j in range(size)
+    ]
     padded = [
-      tf.pad(d_slices[i, j], [[0, 0], [i, after - i], [j, after - j], [0, 0]])
-      for i, j in offsets
+      tf.pad(d_column, [[0, 0], [0, 0], [j, after - j], [0, 0]])
+      for j, d_column in enumerate(d_columns)
     ]
     dx = tf.reshape(tf.add_n(padded), [2, 2, c, height, width, batch])
     dx = tf.transpose(dx, [2, 3, 0, 4, 1, 5])
