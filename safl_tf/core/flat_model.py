@@ -251,8 +251,8 @@ class FlatModel:
     changed = dict(zip(self._changing, parts.non_trainable, strict=True))
     averaged = [changed[i] for i in self._averaged]
     values = [*parts.trainable, *averaged]
-    # As rows: XLA copies them, but vectors it joins element by element, with a
-    # branch for each, which takes 30 ms instead of 1 for 0.6M parameters.
+    # As rows: XLA copies them. Vectors it joins element by element, in a fused
+    # loop that took up to 35 ms instead of 1 for 0.6M parameters.
     rows = [tf.cast(tf.reshape(v, [1, -1]), self.dtype) for v in values]
     return tf.concat(rows, axis=1)[0]
 
