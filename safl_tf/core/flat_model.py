@@ -252,7 +252,7 @@ class FlatModel:
     averaged = [changed[i] for i in self._averaged]
     values = [*parts.trainable, *averaged]
     # As rows: XLA copies them. Vectors it joins element by element, in a fused
-    # loop that took up to 35 ms instead of 1 for 0.6M parameters.
+    # loop that took 20 ms instead of 2 for 0.6M parameters.
     rows = [tf.cast(tf.reshape(v, [1, -1]), self.dtype) for v in values]
     return tf.concat(rows, axis=1)[0]
 
