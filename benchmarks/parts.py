@@ -39,6 +39,7 @@ def section(quick: bool) -> str:
   import safl_tf
   from benchmarks import workloads
   from safl_tf.core import process, seeds
+  from safl_tf.data import examples
   from safl_tf.rules import aggregate
   from safl_tf.training import evaluation, identity, run_directory
   from safl_tf.util import digests, hardware
@@ -50,6 +51,8 @@ def section(quick: bool) -> str:
     work.model_fn, work.clients(), safl, work.config
   )
   state, _ = trainer.next(trainer.initialize(0))
+  z_bar = state.z_bar
+  assert z_bar is not None
   whole_round = seconds(lambda: trainer.next(state))
 
   z = [state.client_models[k] for k in range(n)]
@@ -62,7 +65,9 @@ def section(quick: bool) -> str:
     run = lambda k: mix(tf.constant(pairs[k]), t, state.z_bar, z[k]).w.numpy()
     list(pool.map(run, range(n)))
 
-  received = aggregate.Updates(1, np.arange(n), z, np.full(n, work.examples))
+  received = aggregate.Updates(
+    1, np.arange(n), {'z': z}, np.full(n, work.examples), n
+  )
   aggregating = seconds(lambda: safl.aggregate.apply({}, received, state.z_bar))
   with tempfile.TemporaryDirectory() as path:
     folder = run_directory.RunDirectory(path)
@@ -95,22 +100,24 @@ def section(quick: bool) -> str:
     f'checkpoint of {n} models': saving,
   }
   parts['these three in total'] = sum(parts.values())
-  evaluating = seconds(lambda: predict(state.z_bar, tested))
+  evaluating = seconds(lambda: predict(z_bar, tested))
   parts[f'evaluation on {len(tested):,} images'] = evaluating
   rows = [['part', 's', 'share of a round']]
   rows += [['complete round', f'{whole_round:.3f}', '100 %']]
   for name, value in parts.items():
     rows.append([name, f'{value:.3f}', f'{value / whole_round:.1%}'])
   gigabyte = np.arange(125_000_000)
+  test_data = examples.Examples(x, trainer.clients.y)
   define = lambda: identity.of_run(
-    trainer, trainer.initialize(0), (x, trainer.clients.y), 1, {}
+    trainer, trainer.initialize(0), test_data, {}
   )
-  for name, function in {
+  alone: dict[str, Callable[[], object]] = {
     'initial models of 1,000 clients': initial_models,
     'identity of the run, once, with digests of all data twice': define,
     'digest of 1 GB': lambda: digests.of_array(gigabyte),
     'sum of 1 GB, to compare': gigabyte.sum,
-  }.items():
+  }
+  for name, function in alone.items():
     rows.append([name, f'{seconds(function):.3f}', ''])
   return '\n\n'.join(
     [

@@ -79,7 +79,7 @@ class Worker:
     for line in self._process.stdout:
       if line.startswith('{'):
         return json.loads(line)
-    raise RuntimeError(f'{self._process.args} ended without a reply')
+    raise RuntimeError(f'{self._process.args!r} ended without a reply')
 
 
 def serve(values: Iterator[float], metadata: Mapping[str, Any]) -> None:

@@ -55,7 +55,7 @@ def serve(kind: str, steps: int, way: str) -> None:
   from benchmarks import methods, zoo_models
 
   work = zoo_models.KINDS[kind].workload(kind, steps)
-  method = methods.one_step
+  method: methods.Method = methods.one_step
   if way != HAND:
     executor, jit = WAYS[way]
     method = methods.safl(executor, jit_compile=jit)

@@ -180,7 +180,7 @@ def describe_rows(values: np.ndarray) -> str:
 
 
 def flatten(
-  parts: Sequence[Any], names: Sequence[str], total: int
+  parts: Sequence[Any] | np.ndarray, names: Sequence[str], total: int
 ) -> tuple[np.ndarray, np.ndarray]:
   """Checks index lists and concatenates them.
 

@@ -38,7 +38,7 @@ class ClientData:
     self,
     x: Any,
     y: np.ndarray,
-    parts: Sequence[Any],
+    parts: Sequence[Any] | np.ndarray,
     client_ids: Iterable[Any] | None,
     num_classes: int | None,
     sample_weight: np.ndarray | None = None,
@@ -64,7 +64,7 @@ class ClientData:
     cls,
     x: Any,
     y: Any,
-    partition: Partition | Sequence[Any],
+    partition: Partition | Sequence[Any] | np.ndarray,
     client_ids: Iterable[Any] | None = None,
     num_classes: int | None = None,
     sample_weight: Any = None,
@@ -115,7 +115,7 @@ class ClientData:
   def from_tfds(
     cls,
     name: str,
-    partition: Partition | Sequence[Any],
+    partition: Partition | Sequence[Any] | np.ndarray,
     data_dir: str | None = None,
     split: str = 'train',
   ) -> 'ClientData':
