@@ -1,6 +1,7 @@
 """FedSGD, FedProx, centralised and local training against closed forms."""
 
 import dataclasses
+import itertools
 
 import keras
 import numpy as np
@@ -13,7 +14,7 @@ from safl_tf.data import client_data
 from safl_tf.rules import aggregate, gate, mix
 from safl_tf.training import loop
 from safl_tf.util import errors
-from tests import tiny
+from tests import marks, tiny
 
 SIZES = (20, 13, 31, 7)
 MEAN = client_config.LocalConfig(
@@ -39,8 +40,13 @@ def after(trainer, rounds, seed=0):
   return state
 
 
-@pytest.mark.parametrize('batch_size', [100, 5, 1])
-@pytest.mark.parametrize('executor', ['serial', 'threads', 'vectorized'])
+@pytest.mark.parametrize(
+  'batch_size, executor',
+  marks.some(
+    itertools.product([100, 5, 1], ['serial', 'threads', 'vectorized']),
+    [(100, 'threads'), (5, 'threads'), (1, 'serial'), (5, 'vectorized')],
+  ),
+)
 def test_fed_sgd_is_fed_avg_with_one_full_batch(batch_size, executor):
   chunks = dataclasses.replace(MEAN, batch_size=batch_size)
   sgd = make(safl_tf.build_fed_sgd(), chunks, executor=executor)
@@ -240,6 +246,7 @@ def test_fed_prox_keeps_clients_nearer():
   np.testing.assert_allclose(a.z_bar, b.z_bar, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_compositions():
   """Rules may be put together as one likes, where that makes sense."""
   x, y = tiny.blobs(300, seed=1)

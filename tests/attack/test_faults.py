@@ -13,7 +13,7 @@ import safl_tf
 from safl_tf.core import process as process_lib
 from safl_tf.training import loop, metrics_log, run_directory
 from safl_tf.util import errors
-from tests import tiny
+from tests import marks, tiny
 from tests.attack import faults
 from tests.binaries import programs
 
@@ -116,6 +116,7 @@ def test_some_operations_fail(process, whole, operations, tmp_path):
   assert sweep(process, whole, tmp_path, operations, 9, False) > 10
 
 
+@pytest.mark.slow
 def test_a_disk_stays_full(process, whole, operations, tmp_path):
   assert sweep(process, whole, tmp_path, operations, 17, True) > 5
 
@@ -129,7 +130,7 @@ def test_every_operation_fails(process, whole, operations, tmp_path, forever):
   assert tried == total
 
 
-@pytest.mark.parametrize('number', [1, 9, 40, 75])
+@pytest.mark.parametrize('number', marks.some([1, 9, 40, 75], [40]))
 @pytest.mark.parametrize('code', CODES)
 def test_programs_report_it_in_one_line(call, dense, tmp_path, number, code):
   run_folder = tmp_path / 'run'

@@ -35,12 +35,12 @@ def command(tmp_path):
 @pytest.mark.parametrize(
   'change, code, name',
   [
-    ('--executor=serial', 0, ''),
+    pytest.param('--executor=serial', 0, '', marks=pytest.mark.slow),
     ('--executor=vectorized', 2, 'stack was None, is '),
     ('--jit_compile=true', 2, 'jit_compile was False, is True'),
-    ('--device=cpu', 0, ''),
+    pytest.param('--device=cpu', 0, '', marks=pytest.mark.slow),
     ('--client_store=mmap', 0, ''),
-    ('--seed=1', 2, 'seed was 0, is 1'),
+    pytest.param('--seed=1', 2, 'seed was 0, is 1', marks=pytest.mark.slow),
   ],
 )
 def test_hardware_flags_as_in_python(command, call, change, code, name):

@@ -240,6 +240,7 @@ def test_more_algorithms_and_seeds(copied, call, trained):
   assert programs.snapshot(folder / 'safl_seed1') == before
 
 
+@pytest.mark.slow
 def test_more_rounds(copied, call, trained):
   folder, command = copied
   assert call('compare', *command, '--rounds=3', '--seeds=0').code == 0
@@ -282,6 +283,7 @@ def test_interrupted(made, call, dense, tmp_path, monkeypatch, no_pictures):
     assert programs.metrics(folder / run) == programs.metrics(made / run)
 
 
+@pytest.mark.slow
 def test_missing_files_are_rewritten(copied, call, trained):
   folder, command = copied
   runs = [folder / name for name in ('fedavg_seed1', 'safl_seed1')]

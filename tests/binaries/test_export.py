@@ -69,6 +69,7 @@ def test_keras_file(exported, images):
   np.testing.assert_array_equal(model(images[:5]), wanted(images[:5]))
 
 
+@pytest.mark.slow
 def test_wrong_saved_model(run, call, monkeypatch):
   """A new process without safl_tf finds it, and the earlier export stays."""
   write = export_formats.write_saved_model

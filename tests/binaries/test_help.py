@@ -161,6 +161,7 @@ def test_programs_without_presets():
     apply(run_config.RunConfig.define, '--preset=no')
 
 
+@pytest.mark.slow
 def test_pandas_after_tensorflow():
   """What Keras does not need at its start is still there for others."""
   script = (

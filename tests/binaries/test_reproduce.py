@@ -154,7 +154,9 @@ def test_runs_of_another_experiment(beside, call, no_tensorflow):
 @pytest.mark.parametrize(
   'file, old, new',
   [
-    ('hparams.json', '"epsilon": 0.3', '"epsilon": 0.4'),
+    pytest.param(
+      'hparams.json', '"epsilon": 0.3', '"epsilon": 0.4', marks=pytest.mark.slow
+    ),
     pytest.param(
       'hparams.json', '"seed": 0', '"seed": 1', marks=pytest.mark.slow
     ),

@@ -33,7 +33,7 @@ def scores(outcome):
   [
     ('diabetes', 'mse', ['mae']),
     ('synthetic_multi_label', 'binary_crossentropy', ['AUC', 'mse']),
-    ('python_docs', 'categorical', []),
+    pytest.param('python_docs', 'categorical', [], marks=pytest.mark.slow),
   ],
 )
 def test_bundled_data(dataset, loss, metrics, call, tmp_path):

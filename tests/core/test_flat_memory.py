@@ -9,7 +9,7 @@ import pytest
 
 import safl_tf
 from safl_tf.core import client_config, process, seeds
-from tests import tiny
+from tests import marks, tiny
 
 SIZES = tuple(np.random.default_rng(0).integers(1, 60, 40).tolist())
 CONFIG = client_config.LocalConfig(
@@ -29,7 +29,10 @@ def resident():
 
 
 @pytest.mark.parametrize(
-  'executor, store', [('threads', 'mmap'), ('vectorized', 'ram')]
+  'executor, store',
+  marks.some(
+    [('threads', 'mmap'), ('vectorized', 'ram')], [('threads', 'mmap')]
+  ),
 )
 def test_flat(executor, store, tmp_path):
   safl = safl_tf.build_extended_safl()

@@ -14,7 +14,7 @@ import safl_tf
 from safl_tf.core import executors, flat_model, seeds
 from safl_tf.training import run_directory
 from safl_tf.util import errors
-from tests import tiny, tiny_rounds
+from tests import marks, tiny, tiny_rounds
 
 pytestmark = pytest.mark.usefixtures('no_outputs')
 
@@ -302,7 +302,7 @@ ROUND_TRIPS = {
 
 
 @pytest.mark.parametrize('make', ROUND_TRIPS.values(), ids=ROUND_TRIPS)
-@pytest.mark.parametrize('as_model', [False, True])
+@pytest.mark.parametrize('as_model', marks.some([False, True], [True]))
 def test_runs_are_loaded_with_what_is_fixed(make, as_model, tmp_path):
   given = make
   if as_model:

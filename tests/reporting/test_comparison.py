@@ -112,6 +112,7 @@ def test_files(tmp_path):
   assert '<dt>nu</dt><dd>0.5</dd>' in page
 
 
+@pytest.mark.slow
 def test_figures_of_a_comparison_are_reproducible(tmp_path):
   contents = []
   for name in 'ab':

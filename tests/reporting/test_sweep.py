@@ -73,6 +73,7 @@ def test_frame_and_files(tmp_path, no_pictures):
   assert 'class="heat"' in page
 
 
+@pytest.mark.slow
 def test_runs_resume(tmp_path, no_pictures):
   clients = tiny.clients()
   test_data = tiny.blobs(30, seed=1)

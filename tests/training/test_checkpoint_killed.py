@@ -148,6 +148,7 @@ def save_forever(folder, connection):
     saved.save(number, *shared.content(number), {'z': client_models})
 
 
+@pytest.mark.slow
 def test_killed_at_random(tmp_path, caplog):
   context = multiprocessing.get_context('forkserver')  # imports only once
   context.set_forkserver_preload(['tests.training.test_checkpoint_killed'])

@@ -240,7 +240,13 @@ def other_classes(serving):
 @pytest.mark.parametrize(
   ('name', 'formats', 'change', 'problem'),
   [
-    ('saved_model', 'savedmodel', other_weights, 'predictions differ by '),
+    pytest.param(
+      'saved_model',
+      'savedmodel',
+      other_weights,
+      'predictions differ by ',
+      marks=pytest.mark.slow,
+    ),
     ('saved_model', 'savedmodel', other_classes, 'class names differ'),
     ('model.keras', 'keras', other_weights, 'predictions differ by '),
     ('model.tflite', 'tflite', other_weights, 'predictions differ by '),

@@ -197,9 +197,7 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize(
-  'name', marks.some(OPTIONS, ['hold-out', 'files', 'XLA'])
-)
+@pytest.mark.parametrize('name', marks.some(OPTIONS, ['hold-out', 'files']))
 def test_option(ray, name):
   check(ray, **OPTIONS[name])
 

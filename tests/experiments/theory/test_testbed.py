@@ -63,6 +63,7 @@ def test_gradients_match_training(wave):
   )
 
 
+@pytest.mark.slow
 def test_executors_agree():
   bed = testbed.Testbed(3, 1.0, 2.0, sizes=(1, 2, 3))
   runs = [
