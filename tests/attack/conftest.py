@@ -1,5 +1,6 @@
 """Fixtures of the programs' tests, for attacks on them, and of attacks."""
 
+import signal
 import types
 
 import pytest
@@ -12,6 +13,14 @@ from tests.binaries.conftest import (  # noqa: F401
   finished,
   no_tensorflow,
 )
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c():
+  """SIGINT reaches programs; in the background of a shell it is ignored."""
+  handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+  yield
+  signal.signal(signal.SIGINT, handler)
 
 
 @pytest.fixture
