@@ -64,6 +64,16 @@ def bits(state):
   return state.seed, state.t, z_bar, memory, own
 
 
+# Of each kind of client work and aggregator one; the others are slow tests.
+FEW = pytest.mark.parametrize(
+  'name',
+  marks.some(
+    choices.ALGORITHMS,
+    ['fedavg', 'extended_safl', 'ida', 'astw_safl', 'fedma', 'feddyn'],
+  ),
+)
+
+
 def kept(state, k):
   """All that a client keeps: its model, its variate and the like."""
   return {name: array.tobytes() for name, array in state.kept(k).items()}
@@ -85,12 +95,7 @@ def test_learns(name):
   assert result.history[-1]['test_accuracy'] > 0.95
 
 
-@pytest.mark.parametrize(
-  'name',
-  marks.some(
-    choices.ALGORITHMS, ['fedavg', 'extended_safl', 'fedma', 'feddyn']
-  ),
-)
+@FEW
 def test_same_seed_same_bits(name):
   first, second = make(name), make(name)
   a = rounds(first, first.initialize(3), 3)[-1][0]
@@ -137,7 +142,7 @@ def test_resumed_is_uninterrupted(name, tmp_path):
     assert {k: row[k] for k in expected} == expected
 
 
-@pytest.mark.parametrize('name', choices.ALGORITHMS)
+@FEW
 def test_a_round_without_uploads_keeps_the_global_model(name):
   trainer = make(name)
   state = rounds(trainer, trainer.initialize(0), 4)[-1][0]
@@ -170,7 +175,7 @@ def test_a_non_finite_client_is_dropped(name):
   assert all(np.isfinite(array).all() for array in arrays)
 
 
-@pytest.mark.parametrize('name', choices.ALGORITHMS)
+@FEW
 def test_one_client_is_enough(name):
   trainer = make(name, tiny.clients((60,)))
   results = rounds(trainer, trainer.initialize(0), 10)

@@ -101,6 +101,7 @@ def test_another_folder_of_data_is_refused(call, dense, tmp_path, other_data):
   assert programs.snapshot(tmp_path) == before
 
 
+@pytest.mark.slow
 def test_no_table_mixes_data(call, dense, tmp_path, other_data):
   command = (*SMALL, f'--model={dense}', f'--output_dir={tmp_path}')
   assert call('compare', *command, '--algorithms=fedavg').code == 0

@@ -333,6 +333,7 @@ def test_folder_of_a_run(copied, call, no_tensorflow):
   )
 
 
+@pytest.mark.slow
 def test_export_that_fails(copied, call, monkeypatch, trained):
   def fail(*args):
     raise export.ExportError('predictions differ')

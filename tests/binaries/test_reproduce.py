@@ -115,6 +115,7 @@ def test_only_missing_runs(copied, call):
   assert (folder / 'safl_seed0' / 'metrics.csv').exists()
 
 
+@pytest.mark.slow
 def test_only_some_parts(copied, call):
   folder, command = copied
   for name in ('safl', 'fedavg'):

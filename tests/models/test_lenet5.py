@@ -68,6 +68,7 @@ def test_floats_are_not_scaled():
   assert not np.allclose(floats(x.astype(np.float32)), pixels(x), atol=1e-3)
 
 
+@pytest.mark.slow
 def test_trains_with_fit():
   keras.utils.set_random_seed(0)
   x, y = np.zeros((40, 28, 28, 1), np.uint8), np.arange(40) % 10

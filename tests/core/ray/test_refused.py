@@ -64,6 +64,7 @@ def test_rules_that_cannot_travel(ray):
     tiny_rounds.make(executor=ray, algorithm=algorithm)
 
 
+@pytest.mark.slow
 def test_a_model_that_workers_cannot_build(ray):
   """The user's error, with the place, and the workers stay."""
 
