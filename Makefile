@@ -1,6 +1,6 @@
 # make run   the main job: SAFL on the bundled MNIST sample
 # make test  every test
-# make test-slow    whole runs, and clusters that lose nodes
+# make test-slow    whole runs, more variants of tests, clusters that lose nodes
 # make test-attack  the slow attacks: killed runs, failing disks, fuzzed files
 # make check ruff and mypy
 PYTHON ?= python3
