@@ -1,5 +1,5 @@
 # make run   the main job: SAFL on the bundled MNIST sample
-# make test  every test
+# make test  the tests that every change must pass
 # make test-slow    whole runs, more variants of tests, clusters that lose nodes
 # make test-attack  the slow attacks: killed runs, failing disks, fuzzed files
 # make check ruff and mypy

@@ -62,13 +62,13 @@ def section(quick: bool) -> str:
   pool = futures.ThreadPoolExecutor(hardware.num_cores())
 
   def mix_all() -> None:
-    run = lambda k: mix(tf.constant(pairs[k]), t, state.z_bar, z[k]).w.numpy()
+    run = lambda k: mix(tf.constant(pairs[k]), t, z_bar, z[k]).w.numpy()
     list(pool.map(run, range(n)))
 
   received = aggregate.Updates(
     1, np.arange(n), {'z': z}, np.full(n, work.examples), n
   )
-  aggregating = seconds(lambda: safl.aggregate.apply({}, received, state.z_bar))
+  aggregating = seconds(lambda: safl.aggregate.apply({}, received, z_bar))
   with tempfile.TemporaryDirectory() as path:
     folder = run_directory.RunDirectory(path)
     later = state

@@ -64,7 +64,7 @@ def bits(state):
   return state.seed, state.t, z_bar, memory, own
 
 
-# Of each kind of client work and aggregator one; the others are slow tests.
+# Unlike aggregators and client work; the others are slow tests.
 FEW = pytest.mark.parametrize(
   'name',
   marks.some(

@@ -18,7 +18,7 @@ import safl_tf
 from safl_tf.algorithms import registry
 from safl_tf.util import errors
 from safl_tf.util import versions as versions_lib
-from tests import marks, tiny
+from tests import tiny
 from tests.binaries import programs
 
 pytestmark = pytest.mark.usefixtures('no_outputs')
@@ -302,7 +302,7 @@ def run(trained, tmp_path):
   return shutil.copytree(trained, tmp_path / 'run')
 
 
-@pytest.mark.parametrize('case', marks.some(CASES, list(CASES)[::2]))
+@pytest.mark.parametrize('case', CASES)
 def test_another_run_is_refused(case, run):
   first, second, names = CASES[case]
   if first:

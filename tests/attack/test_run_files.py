@@ -4,7 +4,6 @@ import shutil
 
 import pytest
 
-from tests import marks
 from tests.binaries import programs
 
 
@@ -136,7 +135,7 @@ DAMAGE = {
 }
 
 
-@pytest.mark.parametrize('damage', marks.some(DAMAGE, list(DAMAGE)[::2]))
+@pytest.mark.parametrize('damage', DAMAGE)
 def test_damaged_files(call, command, run, damage):
   change, trains, evaluates = DAMAGE[damage]
   change(run)

@@ -122,8 +122,8 @@ def traced(trainer):
   'executor, model, algorithm',
   marks.some(
     [(executor, *names) for executor in EXECUTORS for names in ROUNDS],
-    [('vectorized', *names) for names in ROUNDS if 'VGG' not in names[0]]
-    + [('threads', *ROUNDS[0]), ('threads', *ROUNDS[1])],
+    [('threads', *names) for names in ROUNDS]
+    + [('vectorized', *names) for names in ROUNDS if names[0] != 'Light VGG'],
   ),
 )
 def test_rounds_are_for_gpus(gpu, model, algorithm, executor):

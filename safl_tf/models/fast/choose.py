@@ -91,7 +91,7 @@ _PER_EXAMPLE = (
 # long, with 5M 1.02 to 1.07 times on an Intel Xeon and 0.93 on an AMD EPYC.
 _MAX_PARAMETERS = 2_000_000
 # Measured: Winograd's algorithm speeds up Light VGG's 64 and 128 filters by 1.4
-# and slows down a residual network's 16, 32 and 64 by 1.5.
+# to 2 and slows down a residual network's 16, 32 and 64 by 1.5.
 _MIN_WIDE = 64
 # Measured with Light VGG on an AMD EPYC: parts of 25, 10 and 5 of a full batch
 # take as long as the whole within noise; with 256 examples, the last 6 of which
