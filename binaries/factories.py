@@ -1,21 +1,23 @@
 """Builds the federated process that the flags of a run describe."""
 
+import contextlib
 import functools
 import json
 import os
 import pathlib
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import keras
+import numpy as np
 
 from safl_tf import attacks
 from safl_tf.algorithms import registry
 from safl_tf.core import algorithm as algorithm_lib
-from safl_tf.core import client_config, flat_model, process
+from safl_tf.core import client_config, client_trainer, flat_model, process
 from safl_tf.core import task as task_lib
-from safl_tf.data import client_data
+from safl_tf.data import client_data, client_file
 from safl_tf.data import dataset as dataset_lib
 from safl_tf.models import char_gru, lenet5, light_vgg, mlp
 from safl_tf.training import export_files
@@ -24,6 +26,7 @@ from safl_tf.util import errors, validation
 from .flags.run_config import RunConfig
 
 if TYPE_CHECKING:
+  from safl_tf.core.executors import base
   from safl_tf.core.executors.ray import config as ray_config
 
 _MODELS: dict[str, Callable[..., keras.Model]] = {
@@ -50,7 +53,7 @@ def build_process(
     attack = attacks.Attack(
       config.attack, config.attack_fraction, strength, config.seed
     )
-  try:
+  with _model_errors(config):
     return process.FederatedProcess(
       model,
       clients,
@@ -67,10 +70,86 @@ def build_process(
       from_logits=config.from_logits,
       **_task(config, dataset, model),
     )
+
+
+@contextlib.contextmanager
+def _model_errors(config: RunConfig) -> Iterator[None]:
+  """Names the flag in errors about the model."""
+  try:
+    yield
   except errors.InputError as error:
     if error.argument != 'model':
       raise
     raise errors.InputError('model', config.model, error.hint) from error
+
+
+def build_remote_process(
+  config: RunConfig,
+  dataset: dataset_lib.Dataset,
+  clients: client_data.ClientData,
+  server: 'base.Remote',
+) -> process.FederatedProcess:
+  """Builds the process of a run that real clients train."""
+  model = _model(config, dataset)
+  with _model_errors(config):
+    return process.FederatedProcess(
+      model,
+      clients,
+      _algorithm(config),
+      validation.call(client_config.LocalConfig, config.to_dict()),
+      init=config.init,
+      executor=server,
+      jit_compile=config.jit_compile,
+      from_logits=config.from_logits,
+      **_task(config, dataset, model),
+    )
+
+
+def build_trainer(
+  config: RunConfig,
+  dataset: dataset_lib.Dataset,
+  clients: client_data.ClientData,
+) -> client_trainer.ClientTrainer:
+  """Builds what trains a real client."""
+  from safl_tf.core import checked
+
+  model = _model(config, dataset)
+  algorithm = _algorithm(config)
+  local = validation.call(client_config.LocalConfig, config.to_dict())
+  task = _task(config, dataset, model)
+  with _model_errors(config):
+    return client_trainer.ClientTrainer(
+      model,
+      clients,
+      checked.rules(algorithm),
+      checked.config(algorithm, local),
+      'serial',
+      config.jit_compile,
+      config.device,
+      options=process.task_options(**task, from_logits=config.from_logits),
+    )
+
+
+def dataset_of(facts: client_file.Facts, x: Any, y: Any) -> dataset_lib.Dataset:
+  """Returns the examples of a client as a data set without test examples."""
+  return dataset_lib.Dataset(
+    facts.name,
+    x,
+    y,
+    x,
+    y,
+    facts.num_classes,
+    facts.class_names,
+    task=facts.task,
+  )
+
+
+def resolve_model(config: RunConfig, dataset: dataset_lib.Dataset) -> RunConfig:
+  """Returns the configuration with the model for the data, if it is auto."""
+  is_image = isinstance(dataset.x_train, np.ndarray) and (
+    len(dataset.input_shape) == 3
+  )
+  return config.resolve_model(dataset.name, is_image)
 
 
 def split_clients(

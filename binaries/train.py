@@ -37,7 +37,7 @@ def main(flags: absl_flags.FlagValues) -> None:
   config.directory().check()
   hardware.start_tensorflow()
   history, failure = train(config, config.load())
-  _print_summary(history, config.path, time.perf_counter() - start)
+  print_summary(history, config.path, time.perf_counter() - start)
   if failure:
     raise errors.RunError(failure)
 
@@ -88,9 +88,10 @@ def train(
   return result.history, result.failure and f'--{result.failure}'
 
 
-def _print_summary(
+def print_summary(
   history: list[dict[str, Any]], path: pathlib.Path, seconds: float
 ) -> None:
+  """Prints the results of a run."""
   from safl_tf.reporting import metrics
 
   metric, last = metrics.main([history]), history[-1]

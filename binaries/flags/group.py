@@ -55,6 +55,15 @@ class Group:
         values[field.name] = flags[field.name].value
     return cls(**values)
 
+  def to_dict(self) -> dict[str, Any]:
+    """Returns all flags by name, as JSON values."""
+    # Fields that are not flags are digests of files; None without a file.
+    return {
+      field.name: value
+      for field in dataclasses.fields(self)
+      if (value := getattr(self, field.name)) is not None or field.metadata
+    }
+
   def check_effects(
     self,
     flags: absl_flags.FlagValues,

@@ -49,6 +49,28 @@ class Run(Group, topic='run'):
     'Formats to export the global model in; both is savedmodel and keras.',
   )
 
+  @property
+  def path(self) -> pathlib.Path:
+    """The folder of the run."""
+    return pathlib.Path(self.output_dir, self.experiment)
+
+  def directory(self) -> 'run_directory.RunDirectory':
+    """Returns the folder of the run without creating it."""
+    from safl_tf.training import run_directory
+
+    return run_directory.RunDirectory(
+      self.path, self.to_dict(), self.keep_checkpoints, 'experiment'
+    )
+
+  def named(self, default: str) -> Self:
+    """Returns the configuration with a checked name of the run."""
+    name = default if self.experiment is None else self.experiment
+    if name in ('', '.', '..') or '/' in name or '\\' in name:
+      hint = 'must be the name of a folder, not a path'
+      raise errors.InputError('experiment', name, hint)
+    folder = os.path.expanduser(self.output_dir)
+    return dataclasses.replace(self, experiment=name, output_dir=folder)
+
 
 def _check_formats(name: str, value: str) -> None:
   check = lambda item: validation.choice(name, item, choices.FIGURES)
@@ -249,18 +271,11 @@ class RunConfig(
     config = config.resolve_partition(dataset)
     config = config.resolve_selection(config.num_clients)
     config = config.resolve_model(dataset, config.has_images)
-    name, rounds = config.experiment, config.rounds
-    if name is None:
-      name = f'{config.algorithm}_{spec.short_name(dataset)}'
-    if name in ('', '.', '..') or '/' in name or '\\' in name:
-      hint = 'must be the name of a folder, not a path'
-      raise errors.InputError('experiment', name, hint)
+    rounds = config.rounds
     if rounds is None:
       rounds = 50 if dataset == 'mnist_sample' else 100
-    folder = os.path.expanduser(config.output_dir)
-    return dataclasses.replace(
-      config, experiment=name, rounds=rounds, output_dir=folder
-    )
+    config = config.named(f'{config.algorithm}_{spec.short_name(dataset)}')
+    return dataclasses.replace(config, rounds=rounds)
 
   @classmethod
   def parse(cls, given: Mapping[str, Any], **values: Any) -> Self:
@@ -272,25 +287,3 @@ class RunConfig(
     cls.define(flags)
     flags(['safl-train', *(f'--{name}={v}' for name, v in given.items())])
     return cls.read(flags, **values).resolve_data().resolve()
-
-  @property
-  def path(self) -> pathlib.Path:
-    """The folder of the run."""
-    return pathlib.Path(self.output_dir, self.experiment)
-
-  def to_dict(self) -> dict[str, Any]:
-    """Returns all flags by name: the identity of a run in hparams.json."""
-    # Fields that are not flags are digests of files; None without a file.
-    return {
-      field.name: value
-      for field in dataclasses.fields(self)
-      if (value := getattr(self, field.name)) is not None or field.metadata
-    }
-
-  def directory(self) -> 'run_directory.RunDirectory':
-    """Returns the folder of the run without creating it."""
-    from safl_tf.training import run_directory
-
-    return run_directory.RunDirectory(
-      self.path, self.to_dict(), self.keep_checkpoints, 'experiment'
-    )

@@ -26,6 +26,7 @@ from safl_tf.data import client_data
 from safl_tf.util import errors, validation
 
 if TYPE_CHECKING:
+  from safl_tf.core.executors import base
   from safl_tf.core.executors.ray import config as ray_config
 
 _ROUNDING = 1e-5  # of a mean of float32 scores
@@ -70,6 +71,7 @@ class ClientTrainer:
     jit_compile: whether XLA compiles training.
     malicious: the clients that the attack chose.
     keeps_models: whether clients keep the models that they train.
+    shared: the names of the arrays that clients both keep and upload.
     zero_arrays: what a client keeps and receives, with zeros in place of
       values.
 
@@ -79,7 +81,8 @@ class ClientTrainer:
     clients: the clients' data.
     algorithm: the rules that clients use.
     config: how a client trains.
-    executor: a name of `choices.EXECUTORS`, or the workers of 'ray'.
+    executor: a name of `choices.EXECUTORS`, the workers of 'ray', or another
+      `executors.base.Remote`.
     jit_compile: 'auto', 'true' or 'false'.
     device: 'auto', 'cpu', 'gpu' or one such as 'gpu:1'.
     stack: how many clients 'vectorized' stacks; by memory if None.
@@ -94,7 +97,7 @@ class ClientTrainer:
     clients: client_data.ClientData,
     algorithm: algorithm_lib.Algorithm,
     config: client_config.LocalConfig,
-    executor: 'str | ray_config.RayConfig' = 'auto',
+    executor: 'str | ray_config.RayConfig | base.Remote' = 'auto',
     jit_compile: str = 'auto',
     device: str = 'auto',
     stack: int | None = None,
@@ -145,14 +148,14 @@ class ClientTrainer:
       threads=threads,
     )
     # Workers start while the model is built.
-    self._ray = executors.connect(executor, device)
+    self._remote = executors.connect(executor, device)
     try:
       self._choose_executor(executor, device)
-      if self._ray is not None:
+      if self._remote is not None:
         self._publish()
       self._build(model)
-      if self._ray is not None:
-        self._ray.workers.wait()
+      if self._remote is not None:
+        self._remote.wait()
     except BaseException:
       self.close()
       raise
@@ -185,8 +188,8 @@ class ClientTrainer:
     other._steps = other._max_steps = steps
     other._max_measured = 0
     other._options = self._options._replace(max_steps=steps, max_measured=0)
-    if self._ray is not None:
-      other._ray = copy.copy(self._ray)
+    if self._remote is not None:
+      other._remote = copy.copy(self._remote)
       other._publish()
     other._compile(self._executor_name)
     return other
@@ -218,8 +221,12 @@ class ClientTrainer:
       corrupt = self._attack.corrupt
     trained = self.outputs(seed, t, ids, arrays)
     for k, output in zip(ids.tolist(), trained, strict=True):
+      if output is None:
+        collected.miss(k)
+        continue
       self._check_score(output)
-      upload = {n: output.kept[n] for n in self._shared} | output.upload
+      shared = self.shared & output.kept.keys()  # real clients keep theirs
+      upload = {n: output.kept[n] for n in shared} | output.upload
       if corrupt is not None and k in self._suspects:
         kept, received = arrays(k)
         start = received.get('z', kept['z'])
@@ -227,12 +234,15 @@ class ClientTrainer:
         finite = output.finite & np.isfinite(z).all()
         output = output._replace(finite=finite)
       collected.add(k, output._replace(upload=upload))
-    return collected.output(ids)
+    return collected.output()
 
   def outputs(
     self, seed: int, t: int, ids: np.ndarray, arrays: cohort.ClientArrays
-  ) -> Iterator[cohort.ClientOutput]:
-    """Yields the clients' outputs, in the order of ids; see `train`."""
+  ) -> Iterator[cohort.ClientOutput | None]:
+    """Yields the clients' outputs, in the order of ids; see `train`.
+
+    That of a real client that did not answer in time is None.
+    """
     inputs = cohort.CohortInput(seed, t, arrays, self._client_input)
     return self._executor(inputs, ids.tolist())
 
@@ -247,8 +257,8 @@ class ClientTrainer:
 
   def close(self) -> None:
     """Ends the workers of a cluster; the next round starts them again."""
-    if self._ray is not None:
-      self._ray.workers.close()
+    if self._remote is not None:
+      self._remote.close()
 
   def measure(
     self,
@@ -287,7 +297,8 @@ class ClientTrainer:
       bytes_up=int(sent.sum()) * (bytes_up + output.bytes_up),
       bytes_down=len(ids) * bytes_down,
       metrics=output.metrics,
-      workers=None if self._ray is None else self._ray.workers.take_metrics(),
+      missing=output.missing,
+      **({} if self._remote is None else self._remote.take_metrics()),
     )
 
   @property
@@ -305,14 +316,19 @@ class ClientTrainer:
     }
 
   @property
+  def client_work(self) -> algorithm_lib.ClientWork:
+    """What clients do besides plain training."""
+    return self._algorithm.client_work
+
+  @property
   def num_traces(self) -> int:
     """The number of traces of a client's round or of its pieces."""
     return self._executor.num_traces
 
   def _publish(self) -> None:
     """Sends workers what the models of the run share."""
-    assert self._ray is not None
-    self._ray.publish(
+    assert self._remote is not None
+    self._remote.publish(
       self.clients,
       self._algorithm,
       self._config,
@@ -323,18 +339,18 @@ class ClientTrainer:
     )
 
   def _choose_executor(
-    self, executor: 'str | ray_config.RayConfig', device: str
+    self, executor: 'str | ray_config.RayConfig | base.Remote', device: str
   ) -> None:
     """Finds the executor and its TensorFlow devices; copies the data there."""
     from safl_tf.util import hardware
 
     stack, rows = self._options.stack, None
-    if self._ray is None:
+    if self._remote is None:
       self._devices = hardware.find(device)
       on_gpu = 'GPU' in self._devices[0]
       self._executor_name = executors.resolve(str(executor), on_gpu)
     else:
-      on_gpu = self._ray.workers.on_gpu
+      on_gpu = self._remote.on_gpu
       self._devices = hardware.find('auto' if on_gpu else 'cpu')[:1]
       stacked = on_gpu or stack is not None
       self._executor_name = 'vectorized' if stacked else 'threads'
@@ -465,12 +481,12 @@ class ClientTrainer:
       )
       for place, data in zip(self._devices, self._data, strict=True)
     ]
-    self._shared = updates[0].shared
+    self.shared = updates[0].shared
     self.keeps_models = updates[0].keeps_model
     self.zero_arrays = updates[0].zero_arrays()
     self._executor: executors.Executor
-    if self._ray is not None:
-      self._executor = self._ray.executor(self.model, self.task, updates[0])
+    if self._remote is not None:
+      self._executor = self._remote.executor(self.model, self.task, updates[0])
       return
     self._executor = executors.create(
       name, updates, self._options, self.model.template.name

@@ -69,6 +69,7 @@ class ClientUpdate:
   Attributes:
     device: the TensorFlow device that holds the data and runs the round.
     shared: the names of the arrays that a client both keeps and uploads.
+    uploads: zeros in place of the arrays that it uploads, by name.
     keeps_model: whether a client keeps its trained model.
 
   Args:
@@ -506,6 +507,10 @@ class ClientUpdate:
     checked.check_needs(self._algorithm, trained.metrics)
     kept, upload = trained.kept, trained.upload
     self.keeps_model = 'z' in kept
+    self.uploads = {
+      name: np.zeros(value.shape, value.dtype.as_numpy_dtype)
+      for name, value in upload.items()
+    }
     return frozenset(n for n in upload if upload[n] is kept.get(n))
 
   @property

@@ -137,8 +137,9 @@ class CohortOutput(NamedTuple):
 
   Attributes:
     t: the round.
-    ids: the clients.
-    outputs: of each client, without its arrays.
+    ids: the clients that answered.
+    missing: the clients that did not answer in time.
+    outputs: of each client of `ids`, without its arrays.
     kept: name -> the stored arrays of clients with finite results.
     uploads: name -> the arrays that were sent, in the order of `ids`.
     bytes_up: the bytes of an upload besides its model.
@@ -146,6 +147,7 @@ class CohortOutput(NamedTuple):
 
   t: int
   ids: np.ndarray
+  missing: np.ndarray
   outputs: list[ClientOutput]
   kept: dict[str, dict[int, client_store.Handle]]
   uploads: dict[str, Uploads]
@@ -199,6 +201,8 @@ class Collector:
   def __init__(self, t: int, stores: Stores):
     self._t = t
     self._stores = stores
+    self._ids: list[int] = []
+    self._missing: list[int] = []
     self._outputs: list[ClientOutput] = []
     self._kept: dict[str, dict[int, client_store.Handle]] = {}
     self._uploads: dict[str, list[client_store.Handle]] = {}
@@ -206,6 +210,7 @@ class Collector:
 
   def add(self, k: int, output: ClientOutput) -> None:
     """Adds the next client; its `upload` has all that it uploads."""
+    self._ids.append(k)
     self._outputs.append(output._replace(kept={}, upload={}))
     if not output.finite:
       return
@@ -222,11 +227,21 @@ class Collector:
         handle = self._stores(f'upload/{name}').put(array)
       self._uploads.setdefault(name, []).append(handle)
 
-  def output(self, ids: np.ndarray) -> CohortOutput:
+  def miss(self, k: int) -> None:
+    """Notes that a client did not answer."""
+    self._missing.append(k)
+
+  def output(self) -> CohortOutput:
     """Returns the outputs of all clients."""
     uploads = {
       name: Uploads(handles) for name, handles in self._uploads.items()
     }
     return CohortOutput(
-      self._t, ids, self._outputs, self._kept, uploads, self._bytes_up
+      self._t,
+      np.array(self._ids, np.int64),
+      np.array(self._missing, np.int64),
+      self._outputs,
+      self._kept,
+      uploads,
+      self._bytes_up,
     )

@@ -24,6 +24,7 @@ from safl_tf.data import client_data
 from safl_tf.util import choices, errors, validation
 
 if TYPE_CHECKING:
+  from safl_tf.core.executors import base
   from safl_tf.core.executors.ray import config as ray_config
 
 FederatedState = state_lib.FederatedState
@@ -70,7 +71,8 @@ class FederatedProcess:
       'shared' for a model, which so starts from its weights, and 'per_client'
       for a function.
     executor: 'serial', 'threads', 'vectorized', 'auto' or 'ray', see
-      `executors`; a `RayConfig` says where Ray's workers run.
+      `executors`; a `RayConfig` says where Ray's workers run, and a
+      `deployment.Server` has rounds run by real clients.
     jit_compile: 'auto', 'true' or 'false': whether XLA compiles local training.
     device: 'auto', 'cpu', 'gpu' (all GPUs) or one such as 'gpu:1'.
     stack: how many clients 'vectorized' stacks; by memory if None.
@@ -103,7 +105,7 @@ class FederatedProcess:
     algorithm: algorithm_lib.Algorithm,
     config: client_config.LocalConfig | None = None,
     init: str = 'auto',
-    executor: 'str | ray_config.RayConfig' = 'auto',
+    executor: 'str | ray_config.RayConfig | base.Remote' = 'auto',
     jit_compile: str = 'auto',
     device: str = 'auto',
     stack: int | None = None,
@@ -141,7 +143,7 @@ class FederatedProcess:
       device,
       stack,
       attack,
-      _options(loss, metrics, score, class_weight, from_logits),
+      task_options(loss, metrics, score, class_weight, from_logits),
     )
     self.task = self._trainer.task
     self.clients = self._trainer.clients
@@ -162,7 +164,7 @@ class FederatedProcess:
     There is no z̄ yet, unless the algorithm starts from a shared model.
     """
     validation.limited('seed', seed)
-    initial = self._initial_model(seed)
+    initial = initial_models(self.model, self.init, seed)
     return FederatedState(
       seed=seed,
       t=0,
@@ -336,14 +338,6 @@ class FederatedProcess:
       'or --experiment)'
     )
 
-  def _initial_model(self, seed: int) -> Callable[[int], np.ndarray]:
-    if self.init != 'shared':
-      return lambda k: self.model.init(seeds.pair(seed, seeds.Role.INIT, k + 1))
-    z = self.model.given
-    if z is None:
-      z = self.model.init(seeds.pair(seed, seeds.Role.INIT, 0))
-    return lambda k: z
-
   def _broadcast(self, state: FederatedState) -> algorithm_lib.Arrays:
     """Returns the named arrays that every client of a round receives."""
     arrays = dict(self._rules.aggregate.broadcast(state.memory))
@@ -385,7 +379,25 @@ class FederatedProcess:
     return self._trainer.measure(output, sent, up, down)
 
 
-def _options(
+def initial_models(
+  model: flat_model.FlatModel, init: str, seed: int
+) -> Callable[[int], np.ndarray]:
+  """Returns the initial models of clients: client -> z_k [P].
+
+  Args:
+    model: of the run.
+    init: 'per_client' or 'shared', see `FederatedProcess`.
+    seed: of the run.
+  """
+  if init != 'shared':
+    return lambda k: model.init(seeds.pair(seed, seeds.Role.INIT, k + 1))
+  z = model.given
+  if z is None:
+    z = model.init(seeds.pair(seed, seeds.Role.INIT, 0))
+  return lambda k: z
+
+
+def task_options(
   loss: Any, metrics: Any, score: Any, class_weight: Any, from_logits: Any
 ) -> task_lib.Options:
   """Returns the options of the task; metrics must be a list."""

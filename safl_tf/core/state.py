@@ -53,12 +53,24 @@ class WorkerMetrics(NamedTuple):
   bytes_received: int
 
 
+class WireMetrics(NamedTuple):
+  """The messages of a round with real clients.
+
+  Attributes:
+    bytes_up: the bytes of replies, as they were on the wire.
+    bytes_down: the bytes of requests.
+  """
+
+  bytes_up: int
+  bytes_down: int
+
+
 class RoundMetrics(NamedTuple):
-  """The metrics of a round; arrays have an entry for each selected client.
+  """The metrics of a round; arrays have an entry for each client of `ids`.
 
   Attributes:
     t: the round.
-    ids: S_t.
+    ids: S_t, without the clients that are missing.
     sent: whether each client's update was used.
     dropped: clients whose update was not finite.
     malicious: the number of selected clients that are malicious.
@@ -70,7 +82,9 @@ class RoundMetrics(NamedTuple):
     bytes_up: uploaded by clients.
     bytes_down: sent to clients.
     metrics: the clients' metrics that rules need or the client work returns.
-    workers: those of a cluster; None if clients ran in this process.
+    missing: real clients of S_t that did not answer in time.
+    workers: those of a cluster; None if clients ran elsewhere.
+    wire: the messages with real clients; None in a simulation.
   """
 
   t: int
@@ -86,7 +100,9 @@ class RoundMetrics(NamedTuple):
   bytes_up: int
   bytes_down: int
   metrics: Mapping[str, np.ndarray]
+  missing: np.ndarray
   workers: WorkerMetrics | None = None
+  wire: WireMetrics | None = None
 
 
 def check(

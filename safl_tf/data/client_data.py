@@ -32,7 +32,11 @@ class ClientData:
     sample_weight: weights of the examples, float32 [N], or of their tokens
       [N, T]; None means equal weights.
     class_names: the names of the classes, if known; otherwise None.
+    has_examples: whether these are the clients' examples, not rows of zeros in
+      the place of data that real clients keep to themselves.
   """
+
+  has_examples = True
 
   def __init__(
     self,

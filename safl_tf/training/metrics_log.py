@@ -41,6 +41,9 @@ TAGS = {
   'workers_lost': 'workers/lost',
   'bytes_to_workers': 'workers/bytes_sent',
   'bytes_from_workers': 'workers/bytes_received',
+  'missing': 'clients/missing',
+  'wire_bytes_up': 'traffic/wire_bytes_up',
+  'wire_bytes_down': 'traffic/wire_bytes_down',
 }
 COLUMNS = ('round', *TAGS)
 # Columns that differ between two runs of the same command.
@@ -51,6 +54,9 @@ MEASURED = (
   'workers_lost',
   'bytes_to_workers',
   'bytes_from_workers',
+  'missing',
+  'wire_bytes_up',
+  'wire_bytes_down',
 )
 
 CLIENTS, CLIENT_SIZES = 'clients.csv', 'client_sizes.csv'

@@ -75,11 +75,11 @@ def _report(
     )
     metrics_log.write_clients(directory.path, table)
   clients, name = process.clients, process.algorithm.name
-  has_classes = clients.num_classes is not None
+  has_labels = clients.num_classes is not None and clients.has_examples
   plots.write_all(
     directory.path,
     result.history,
-    clients.label_counts() if has_classes else None,
+    clients.label_counts() if has_labels else None,
     metadata['class_names'],
     outputs.title or f'{name}, {clients.num_clients} clients',
     outputs.figure_formats,

@@ -32,6 +32,7 @@ def create(
     seconds: that the round took.
   """
   gated, workers = (metrics.q < 1).any(), metrics.workers
+  wire = metrics.wire
 
   def percentile(values: np.ndarray, q: int) -> float | None:
     return float(np.percentile(values, q)) if gated else None
@@ -50,7 +51,7 @@ def create(
     'train_loss': metrics.train_loss,
     'p': metrics.p,
     'kept_local': metrics.kept_local,
-    'selected': len(metrics.ids),
+    'selected': len(metrics.ids) + len(metrics.missing),
     'uploaded': int(metrics.sent.sum()),
     'dropped': len(metrics.dropped),
     'malicious': metrics.malicious,
@@ -69,6 +70,9 @@ def create(
     'workers_lost': workers and workers.lost,
     'bytes_to_workers': workers and workers.bytes_sent,
     'bytes_from_workers': workers and workers.bytes_received,
+    'missing': wire and len(metrics.missing),
+    'wire_bytes_up': wire and wire.bytes_up,
+    'wire_bytes_down': wire and wire.bytes_down,
   }
 
 
@@ -110,4 +114,6 @@ def _summary(row: Row) -> dict[str, str]:
   if row['workers'] is not None:
     lost = f' ({row["workers_lost"]} lost)' if row['workers_lost'] else ''
     summary['workers'] = f'{row["workers"]}{lost}'
+  if row['missing']:
+    summary['missing'] = str(row['missing'])
   return summary

@@ -34,9 +34,12 @@ _LARGE_BYTES, _LONG_SECONDS = 100e6, 5.0
 # Flags that may change when a run is resumed: results do not depend on them, or
 # the identity of the run has what results depend on, such as digests of data.
 MUTABLE_FLAGS = (
+  'address',
   'checkpoint_every',
+  'client_keys',
   'client_store',
   'client_table',
+  'data',
   'data_dir',
   'device',
   'executor',
@@ -45,6 +48,8 @@ MUTABLE_FLAGS = (
   'figures',
   'jit_compile',
   'keep_checkpoints',
+  'max_wait',
+  'missing',
   'output_dir',
   'ray_address',
   'ray_chunk',
@@ -52,10 +57,13 @@ MUTABLE_FLAGS = (
   'ray_gpus_per_worker',
   'ray_timeout',
   'ray_workers',
+  'round_timeout',
   'rounds',
   'speech_dir',
   'stack',
   'stop_at_accuracy',
+  'tls_certificate',
+  'tls_key',
 )
 _DIGEST = re.compile(r'\b([0-9a-f]{8})[0-9a-f]{24,}\b')  # messages have 8
 _LONG = 100  # characters of a value up to which messages show it

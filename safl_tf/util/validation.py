@@ -35,6 +35,7 @@ def _positive(high: float) -> Range:
 LIMITS = {
   'test_fraction': _positive(1),
   'num_clients': Range(1, 10**6),
+  'num_classes': Range(2, 10**6),
   'mean_examples': _positive(1e9),
   'variance_examples': Range(0, 1e18, whole=False),
   'max_labels': Range(1, 10**6),
@@ -81,6 +82,9 @@ LIMITS = {
   'ray_gpus_per_worker': Range(0, 64, whole=False),
   'ray_chunk': Range(1, 10**6),
   'ray_timeout': Range(1, 1e6, whole=False),
+  'client': Range(0, 10**6 - 1),
+  'round_timeout': Range(1, 1e7, whole=False),
+  'max_wait': Range(1, 1e8, whole=False),
   'target_accuracy': _positive(1),
   'processes': Range(1, 10**4),
   'trials': Range(2, 10**6),
@@ -158,10 +162,20 @@ def ray_address(name: str, value: Any) -> str:
   raise errors.InputError(name, value, 'must be local, auto or HOST:PORT')
 
 
-def installed(name: str, value: Any, extra: str) -> None:
-  """Refuses a value that needs a package which is an extra of this one."""
-  if importlib.util.find_spec(extra) is None:
-    hint = f"needs the package {extra}: pip install 'safl_tf[{extra}]'"
+def installed(
+  name: str, value: Any, extra: str, package: str | None = None
+) -> None:
+  """Refuses a value that needs a package of an extra of this one.
+
+  Args:
+    name: of the argument.
+    value: that needs it.
+    extra: of setup.cfg.
+    package: what it installs, if its name is another one.
+  """
+  package = package or extra
+  if importlib.util.find_spec(package) is None:
+    hint = f"needs the package {package}: pip install 'safl_tf[{extra}]'"
     raise errors.InputError(name, value, hint)
 
 

@@ -12,7 +12,8 @@ HEADER = (
   'round,test_accuracy,test_top5_accuracy,test_loss,train_loss,p,kept_local,'
   'selected,uploaded,dropped,malicious,bytes_up,bytes_down,total_bytes_up,'
   'total_bytes_down,delta_p50,delta_p90,q_p10,q_p50,seconds,rss_mb,'
-  'workers,workers_lost,bytes_to_workers,bytes_from_workers'
+  'workers,workers_lost,bytes_to_workers,bytes_from_workers,'
+  'missing,wire_bytes_up,wire_bytes_down'
 )
 
 
@@ -82,8 +83,8 @@ def test_content_of_the_file(log):
     lines = file.read().split('\n')
   assert lines == [
     HEADER,
-    '1,,,0.1,,1.0,,10,,,,123456789012345,,,,,,,,,,,,,',
-    '2,,,,,0.10000000149011612,,3,,,,,,,,,,,,,,,,,',
+    '1,,,0.1,,1.0,,10,,,,123456789012345,,,,,,,,,,,,,,,,',
+    '2,,,,,0.10000000149011612,,3,,,,,,,,,,,,,,,,,,,,',
     '',
   ]
 

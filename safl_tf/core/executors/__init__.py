@@ -12,7 +12,6 @@ from safl_tf.util import choices, errors, validation
 
 if TYPE_CHECKING:
   from safl_tf.core.executors.ray import config as config_lib
-  from safl_tf.core.executors.ray import executor as ray_executor
 
 ExecutorOptions = base.ExecutorOptions
 
@@ -47,14 +46,17 @@ def resolve(name: str, on_gpu: bool = False) -> str:
 
 
 def connect(
-  executor: 'str | config_lib.RayConfig', device: str
-) -> 'ray_executor.RayRun | None':
+  executor: 'str | config_lib.RayConfig | base.Remote', device: str
+) -> base.Remote | None:
   """Starts the workers of a run; None for executors in this process.
 
   Args:
-    executor: 'ray' or its configuration, or the name of another executor.
+    executor: 'ray' or its configuration, what trains elsewhere, or the name of
+      an executor in this process.
     device: 'auto', 'cpu' or 'gpu'.
   """
+  if isinstance(executor, base.Remote):
+    return executor
   if isinstance(executor, str) and executor != 'ray':
     return None
   from safl_tf.core.executors.ray import config as config_lib

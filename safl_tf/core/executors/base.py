@@ -4,18 +4,74 @@ import collections
 import queue
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import tensorflow as tf
 
-from safl_tf.core import batching, client_update, cohort
+from safl_tf.core import algorithm as algorithm_lib
+from safl_tf.core import (
+  batching,
+  client_config,
+  client_update,
+  cohort,
+  flat_model,
+)
+from safl_tf.core import task as task_lib
+from safl_tf.data import client_data
 from safl_tf.util import errors
 
 # A client's round, on each TensorFlow device.
 Updates = Sequence[client_update.ClientUpdate]
-# The outputs of clients' rounds, as NumPy arrays.
-Outputs = Iterator[cohort.ClientOutput]
+# The outputs of clients' rounds, as NumPy arrays; None for a real client that
+# did not answer in time.
+Outputs = Iterator[cohort.ClientOutput | None]
+
+
+@runtime_checkable
+class Remote(Protocol):
+  """Trains clients in other processes.
+
+  Attributes:
+    on_gpu: whether they train on GPUs.
+  """
+
+  @property
+  def on_gpu(self) -> bool:
+    """See the class."""
+
+  def publish(
+    self,
+    clients: client_data.ClientData,
+    algorithm: algorithm_lib.Algorithm,
+    config: client_config.LocalConfig,
+    executor: str,
+    jit_compile: str,
+    stack: int | None,
+    steps: int | None,
+  ) -> None:
+    """Prepares what the models of a run share.
+
+    Arguments are those of `client_trainer.ClientTrainer`, and `steps` is that
+    of its `personalizer`, if it is one.
+    """
+
+  def executor(
+    self,
+    model: flat_model.FlatModel,
+    task: task_lib.Task,
+    update: client_update.ClientUpdate,
+  ) -> Any:
+    """Returns the `executors.Executor` of a model."""
+
+  def wait(self) -> None:
+    """Waits until training can begin."""
+
+  def take_metrics(self) -> dict[str, Any]:
+    """Returns fields of `state.RoundMetrics`, measured since the last call."""
+
+  def close(self) -> None:
+    """Ends the processes; the next round starts them again."""
 
 
 class ExecutorOptions(NamedTuple):

@@ -86,7 +86,7 @@ class Faults:
 
   @property
   def crew(self):
-    return self.process._trainer._ray.workers.open().crew
+    return self.process._trainer._remote.workers.open().crew
 
   def wait_for_workers(self):
     while len(self.crew.ready) < 2:

@@ -3,6 +3,7 @@
 import functools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -124,6 +125,23 @@ class RayRun:
     self.workers = workers_lib.find(config, device)
     self._chunk = config.chunk
 
+  @property
+  def on_gpu(self) -> bool:
+    """Whether workers train on GPUs."""
+    return self.workers.on_gpu
+
+  def wait(self) -> None:
+    """Waits for workers to say where they are."""
+    self.workers.wait()
+
+  def take_metrics(self) -> dict[str, Any]:
+    """Returns the state of workers, and the bytes since the last call."""
+    return {'workers': self.workers.take_metrics()}
+
+  def close(self) -> None:
+    """Ends workers and the connection, unless someone holds them."""
+    self.workers.close()
+
   def publish(
     self,
     clients: client_data.ClientData,
@@ -134,11 +152,7 @@ class RayRun:
     stack: int | None,
     steps: int | None,
   ) -> None:
-    """Prepares what models of the run share, for workers.
-
-    Arguments are those of `client_trainer.ClientTrainer`, and `steps` is that
-    of its `personalizer`, if it is one.
-    """
+    """Prepares what models of the run share, for workers; see `Remote`."""
     bare, leaves = messages.split_data(clients)
     rules = 'keep what its rules use inside them, as plain values'
     self._stacked = executor == 'vectorized'

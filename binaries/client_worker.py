@@ -1,0 +1,84 @@
+"""The trainer of safl-client: keeps the compiled model, answers the server."""
+
+import os
+import pathlib
+import sys
+from typing import Any
+
+from absl import flags as absl_flags
+from absl import logging
+
+from safl_tf.util import errors, hardware
+
+from . import client, program
+from .flags import client_data, deployment
+
+
+def main(flags: absl_flags.FlagValues) -> None:
+  """Trains when the server asks for it."""
+  config = deployment.Client.get(flags)
+  data = client_data.ClientExamples.get(flags)
+  hardware.start_tensorflow()
+  file = data.load()
+  client.check(config, file.client)
+  from safl_tf.deployment import client as client_lib
+  from safl_tf.deployment.flower import node
+
+  assert config.client is not None
+  home = config.folder / 'flower'
+  trainer = client_lib.Client(
+    config.client, file, config.folder, _builder(config.device)
+  )
+
+  def handle(request: bytes) -> bytes:
+    try:
+      return trainer.handle(request)
+    except client_lib.FinishedError:
+      if config.once:
+        raise
+      logging.info('the run is complete; waiting for the next one')
+      return b''
+
+  logging.info(
+    'client %d: %d examples, server %s',
+    config.client,
+    len(file.examples.y) if file.examples else 0,
+    config.server,
+  )
+  try:
+    node.work(handle, _PORT, (home / 'secret').read_bytes())
+  except client_lib.RefusedError as error:
+    raise errors.RunError(f'the server has refused {error}') from error
+  except client_lib.FinishedError:
+    logging.info('the run is complete')
+
+
+def _builder(device: str) -> Any:
+  """Returns what builds the trainer of a job."""
+  from . import factories
+
+  def build(
+    job: Any, clients: Any, file: Any, model: pathlib.Path | None
+  ) -> Any:
+    settings = dict(job.settings)
+    if model is not None:
+      settings['model'] = str(model)
+    elif str(settings.get('model')).endswith('.keras'):
+      raise errors.InputError('model', settings['model'], 'was not sent')
+    config = deployment.for_simulation(
+      {**settings, 'device': device}, job.num_clients, file.facts.name
+    )
+    dataset = factories.dataset_of(file.facts, clients.x, clients.y)
+    config = factories.resolve_model(config, dataset)
+    return factories.build_trainer(config, dataset, clients)
+
+  return build
+
+
+if __name__ == '__main__':
+  from safl_tf.deployment.flower import environment
+
+  environment.end_with_parent()
+  _PORT = int(sys.argv.pop(1))
+  environment.restrict(os.environ, pathlib.Path(os.environ['FLWR_HOME']))
+  program.run('safl-client', client.__doc__, client.define, main)

@@ -1,0 +1,257 @@
+"""Flags of safl-server and safl-client."""
+
+import dataclasses
+import os
+import pathlib
+import re
+from collections.abc import Collection
+from typing import Any, ClassVar, NamedTuple, Self
+
+from absl import flags as absl_flags
+
+from safl_tf.util import errors, validation
+
+from . import run_config, training
+from .conditions import Others, When
+from .group import Group, boolean, choice, folder, integer, real, text
+
+MISSING = ('wait', 'drop')
+_WITH_TLS = When(tls_certificate=Others([None]))
+# Algorithm -> why it cannot run on real clients.
+_SIMULATED_ONLY = {
+  'centralized': 'it trains on the data of all clients in one place',
+  'local_only': 'its clients exchange nothing with a server',
+  'fedma': 'it matches layers with the label counts of all clients, and its '
+  'models change their shape',
+}
+
+
+class Address(NamedTuple):
+  """A host and a port."""
+
+  host: str
+  port: int
+
+
+def parse_address(name: str, value: str) -> Address:
+  """Parses HOST:PORT, or [HOST]:PORT for IPv6."""
+  match = re.fullmatch(r'(\[[0-9a-fA-F:]+\]|[^\s:/\[\]]+):(\d{1,5})', value)
+  if match is None or not 1 <= int(match[2]) <= 65535:
+    hint = 'must be HOST:PORT, such as 127.0.0.1:9092, with a port up to 65535'
+    raise errors.InputError(name, value, hint)
+  return Address(match[1].strip('[]'), int(match[2]))
+
+
+def _check_file(name: str, value: str) -> None:
+  if not os.path.isfile(os.path.expanduser(value)):
+    raise errors.InputError(name, value, 'there is no such file')
+
+
+def path_of(value: str | None) -> pathlib.Path | None:
+  """Returns the path that a flag names, if it is given."""
+  return None if value is None else pathlib.Path(value).expanduser().resolve()
+
+
+@dataclasses.dataclass(frozen=True)
+class Server(Group, topic='deployment'):
+  """The connection with real clients."""
+
+  num_clients: int | None = integer(
+    None, '[n] Number of clients; their numbers are 0 to n - 1. Required.'
+  )
+  address: str = text(
+    '127.0.0.1:9092',
+    'HOST:PORT to listen at; 0.0.0.0:PORT for all interfaces of the machine.',
+    check=parse_address,
+  )
+  data: str | None = text(
+    None,
+    'File with test examples, such as server.npz of safl-partition '
+    '--export_clients; models are not tested if not given.',
+    check=_check_file,
+  )
+  round_timeout: float = real(
+    600.0, 'Seconds that clients have to answer in a round.'
+  )
+  missing: str = choice(
+    'wait',
+    MISSING,
+    'What happens with clients that do not answer in time: wait asks them '
+    'again, drop ends the round without them.',
+  )
+  max_wait: float = real(
+    86400.0, 'Seconds without an answer of any client after which it gives up.'
+  )
+  tls_certificate: str | None = text(
+    None, 'File with the certificate of the server, for TLS.', check=_check_file
+  )
+  tls_key: str | None = text(
+    None,
+    'File with the private key of the certificate.',
+    _WITH_TLS,
+    check=_check_file,
+  )
+  client_keys: str | None = folder(
+    'Folder with the public keys of the clients, client_0.pub, client_1.pub, '
+    '...; only their owners can connect, each as the client of its key.',
+    _WITH_TLS,
+  )
+  make_certificates: str | None = text(
+    None,
+    'Folder to write a private certificate authority, a certificate for the '
+    'host of --address and keys of the clients to; then the program ends.',
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class ServerConfig(
+  Server,
+  training.Model,
+  training.Algorithm,
+  training.LocalTraining,
+  training.Objective,
+  training.Aggregation,
+  run_config.Run,
+  run_config.Figures,
+  run_config.Hardware,
+):
+  """All settings of a server."""
+
+  # Fields that are no flags here: every round has a checkpoint, since clients
+  # go back one round at most; clients run on their own hardware.
+  FIXED: ClassVar[dict[str, Any]] = {
+    'checkpoint_every': 1,
+    'client_table': False,
+    'executor': 'auto',
+    'stack': None,
+    'client_store': 'ram',
+    'device': 'cpu',
+  }
+
+  @classmethod
+  def define(
+    cls, flags: absl_flags.FlagValues, omit: Collection[str] = ()
+  ) -> None:
+    """Adds all flags of a server, grouped by topic."""
+    for base in cls.__bases__:
+      assert issubclass(base, Group)
+      base.define(flags, {*omit, *cls.FIXED})
+
+  @classmethod
+  def get(cls, flags: absl_flags.FlagValues, **values: Any) -> Self:
+    """Returns a checked configuration with all defaults filled in."""
+    config = super().get(flags, **{**cls.FIXED, **values})
+    if config.num_clients is None:
+      raise errors.InputError('num_clients', '', 'is required; see --help')
+    reason = _SIMULATED_ONLY.get(config.algorithm)
+    if reason is not None:
+      hint = f'cannot run on real clients: {reason}; use safl-train'
+      raise errors.InputError('algorithm', config.algorithm, hint)
+    config.check_effects(flags)
+    if config.data is None:
+      for name in ('eval_every', 'stop_at_accuracy', 'metrics'):
+        if flags[name].present:
+          hint = 'has no effect without --data'
+          raise errors.InputError(name, flags[name].value, hint)
+    if (config.tls_certificate is None) != (config.tls_key is None):
+      hint = 'is required with --tls_certificate'
+      raise errors.InputError('tls_key', '', hint)
+    if config.model.endswith('.keras'):
+      training.check_keras_file(os.path.expanduser(config.model))
+    validation.installed('safl-server', '', 'flower', 'flwr')
+    config.key_files()
+    config = config.resolve_selection(config.num_clients)
+    rounds = 100 if config.rounds is None else config.rounds
+    config = dataclasses.replace(config, rounds=rounds)
+    return config.named(f'{config.algorithm}_deployed')
+
+  def key_files(self) -> dict[int, pathlib.Path] | None:
+    """Returns client -> the file of its public key."""
+    keys = path_of(self.client_keys)
+    if keys is None:
+      return None
+    files = {k: keys / f'client_{k}.pub' for k in range(self.num_clients or 0)}
+    for path in files.values():
+      if not path.is_file():
+        hint = f'has no {path.name}; one per client is needed'
+        raise errors.InputError('client_keys', self.client_keys, hint)
+    return files
+
+  def settings(self) -> dict[str, Any]:
+    """Returns what clients need to know, by name of the flag."""
+    groups = (
+      training.Model,
+      training.Algorithm,
+      training.LocalTraining,
+      training.Objective,
+      training.Aggregation,
+    )
+    names = [f.name for group in groups for f in dataclasses.fields(group)]
+    names += ['jit_compile', 'mixed_precision']
+    return {name: getattr(self, name) for name in names}
+
+
+def for_simulation(
+  settings: dict[str, Any], num_clients: int, name: str
+) -> run_config.RunConfig:
+  """Returns the configuration of safl-train that `factories` builds from.
+
+  Args:
+    settings: of `ServerConfig.settings`.
+    num_clients: n.
+    name: of the data.
+  """
+  known = {field.name for field in dataclasses.fields(run_config.RunConfig)}
+  for setting, value in settings.items():
+    if setting not in known:
+      raise errors.InputError(setting, value, 'is unknown here')
+  return run_config.RunConfig(
+    **{**settings, 'dataset': name, 'num_clients': num_clients}
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Client(Group, topic='client'):
+  """Who a client is, and where its server is."""
+
+  client: int | None = integer(None, '[k] Number of this client. Required.')
+  server: str | None = text(
+    None, 'HOST:PORT of the server. Required.', check=parse_address
+  )
+  state_dir: str | None = text(
+    None,
+    'Folder for what this client keeps between rounds. Required, and not to be '
+    'lost.',
+  )
+  root_certificates: str | None = text(
+    None,
+    'File with the certificate authority of the server, for TLS.',
+    check=_check_file,
+  )
+  key: str | None = text(
+    None,
+    'File with the private key of this client, client_K.key.',
+    When(root_certificates=Others([None])),
+    check=_check_file,
+  )
+  device: str = text('auto', 'auto, cpu, gpu or one, such as gpu:1.')
+  once: bool = boolean(
+    False, 'End after a finished run, instead of waiting for the next one.'
+  )
+
+  @classmethod
+  def get(cls, flags: absl_flags.FlagValues, **values: Any) -> Self:
+    """Returns checked values."""
+    config = super().get(flags, **values)
+    for name in ('client', 'server', 'state_dir'):
+      if getattr(config, name) in (None, ''):
+        raise errors.InputError(name, '', 'is required; see --help')
+    validation.installed('safl-client', '', 'flower', 'flwr')
+    config.check_effects(flags)
+    return config
+
+  @property
+  def folder(self) -> pathlib.Path:
+    """The state folder."""
+    assert self.state_dir is not None
+    return pathlib.Path(self.state_dir).expanduser().resolve()

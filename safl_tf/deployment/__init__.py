@@ -1,0 +1,1 @@
+"""Federated training on real clients, with the bits of the simulation."""

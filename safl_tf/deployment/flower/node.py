@@ -1,0 +1,153 @@
+"""The client's side of Flower: a SuperNode, and the ClientApp beside it."""
+
+import contextlib
+import pathlib
+import socket
+import ssl
+import subprocess
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import httpx
+from flwr.app import Context, Message
+from flwr.app.error import Error
+from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode, SubStatus
+from flwr.supercore.constant import TaskType
+from flwr.supernode.runtime import run_clientapp
+
+from safl_tf.deployment.flower import client_app, environment, tasks
+from safl_tf.util import errors
+
+_POLL = 0.2  # seconds between looks for a task
+_CONNECT_SECONDS = 10.0
+
+
+class Server(NamedTuple):
+  """The server, and how to know it.
+
+  Attributes:
+    host: its name or address.
+    port: of the SuperLink.
+    root_certificates: a file with those that sign the server's certificate;
+      None for plain HTTP.
+    key: a file with the private key of this client, if it has one.
+  """
+
+  host: str
+  port: int
+  root_certificates: pathlib.Path | None = None
+  key: pathlib.Path | None = None
+
+
+def check(server: Server) -> None:
+  """Refuses a server whose certificate is not signed as it must be.
+
+  A server that does not answer is not an error: it may come later.
+  """
+  if server.root_certificates is None:
+    return
+  context = ssl.create_default_context(cafile=str(server.root_certificates))
+  address = (server.host, server.port)
+  try:
+    with (
+      socket.create_connection(address, _CONNECT_SECONDS) as raw,
+      context.wrap_socket(raw, server_hostname=server.host),
+    ):
+      pass
+  except ssl.SSLError as error:
+    reason = getattr(error, 'verify_message', '') or error.reason or error
+    raise errors.RunError(
+      f'--server={server.host}:{server.port}: cannot be verified with '
+      f'--root_certificates={server.root_certificates} ({reason}); nothing '
+      'was sent to it'
+    ) from error
+  except OSError:
+    pass
+
+
+def start(
+  server: Server, home: pathlib.Path, port: int
+) -> subprocess.Popen[bytes]:
+  """Starts the SuperNode.
+
+  Args:
+    server: to connect to.
+    home: a folder for Flower's files; has the secret of `worker`.
+    port: on this machine, for the ClientApp.
+  """
+  host = f'[{server.host}]' if ':' in server.host else server.host
+  arguments = [
+    f'--superlink={host}:{server.port}',
+    '--isolation=process',
+    f'--superexec-auth-secret-file={home / "secret"}',
+    f'--port={port}',
+  ]
+  if server.root_certificates is None:
+    arguments.append('--insecure')
+  else:
+    arguments.append(f'--root-certificates={server.root_certificates}')
+  if server.key is not None:
+    arguments.append(f'--auth-supernode-private-key={server.key}')
+  return environment.start('supernode', arguments, home, 'supernode.log')
+
+
+def work(handle: Callable[[bytes], bytes], port: int, secret: bytes) -> None:
+  """Runs the tasks of a SuperNode, one after the other, without end.
+
+  Args:
+    handle: see `client_app.create`; what it raises ends the work, after a reply
+      without content.
+    port: of the SuperNode on this machine.
+    secret: that it knows.
+  """
+  app = client_app.create(handle)
+  pending = tasks.Tasks(
+    f'{environment.HOST}:{port}', secret, TaskType.CLIENT_APP
+  )
+  while True:
+    try:
+      acquired = pending.acquire()
+      if acquired is not None:
+        _run(app, pending, acquired.token)
+    except httpx.HTTPError:
+      acquired = None  # the SuperNode starts, or starts again
+      time.sleep(1)
+    if acquired is None:
+      time.sleep(_POLL)
+
+
+def _run(app: ClientApp, pending: tasks.Tasks, token: str) -> None:
+  """Does one task."""
+  with contextlib.closing(pending.client(token)) as client:
+    beat = tasks.heartbeat(client)
+    try:
+      message, context, _, _ = run_clientapp.pull_task_input(client)
+      ending: Exception | None = None
+      try:
+        reply = app(message=message, context=context)
+      except Exception as error:
+        ending, reply = error, _empty(message)
+      _finish(client, reply, context)
+      if ending is not None:
+        raise ending
+    finally:
+      tasks.end_heartbeat(beat)
+
+
+def _empty(message: Message) -> Message:
+  """Returns a reply without content."""
+  error = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, 'the client has ended')
+  return Message(error, reply_to=message)
+
+
+def _finish(client: object, reply: Message, context: Context) -> None:
+  """Hands a reply to the SuperNode."""
+  run_clientapp.push_message(client, reply, context)  # type: ignore[arg-type]
+  run_clientapp.push_task_output(
+    client,  # type: ignore[arg-type]
+    context,
+    SubStatus.COMPLETED,
+    '',
+  )
