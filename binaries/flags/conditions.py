@@ -76,8 +76,8 @@ class When:
 
 def kind(flag: str, value: Any) -> Any:
   """Returns 'csv:FILE', 'manifest:FILE', 'FILE.keras' or the value itself."""
-  if flag == 'dataset':
-    return _FORMS.get(spec.split(value)[0], value)
+  if flag in ('data', 'dataset'):
+    return _FORMS.get(spec.split(value or '')[0], value)
   if flag == 'partition' and str(value).startswith('manifest:'):
     return 'manifest:FILE'
   if flag == 'model' and value.endswith('.keras'):

@@ -17,10 +17,10 @@ _MAX_TEST_FRACTION = 0.9  # leaves examples to train on
 _TFDS = (*choices.TFDS_DATASETS, 'tfds:NAME')
 
 
-def _form(option: str) -> When:
-  """The data sets that an option of `spec.OPTIONS` is for."""
+def form(option: str, flag: str = 'dataset') -> When:
+  """The data that an option of `spec.OPTIONS` is for; `flag` gives them."""
   forms = {form.partition(':')[0]: form for form in choices.DATASET_FORMS}
-  return When(dataset=[forms.get(f, f) for f in spec.OPTIONS[option]])
+  return When(**{flag: [forms.get(f, f) for f in spec.OPTIONS[option]]})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,36 +43,36 @@ class Data(Group, topic='data'):
     | When(dataset=('speech_commands',), speech_dir=(None,)),
   )
   speech_dir: str | None = folder(
-    'Folder of the extracted archive.', _form('speech_dir')
+    'Folder of the extracted archive.', form('speech_dir')
   )
   speech_words: str | None = choice(
     None,
     choices.SPEECH_WORDS,
     'All 30 words (the default) or the ten commands yes, no, up, down, left, '
     'right, on, off, stop and go.',
-    _form('speech_words'),
+    form('speech_words'),
   )
   label_column: str | None = text(
     None,
     'Name of the label column, or its number in a file without a header; '
     'label, y, target or else the last column if not given.',
-    _form('label_column'),
+    form('label_column'),
   )
   client_column: str | None = text(
     None,
     'Column of client names; client, if present, if not given.',
-    _form('client_column'),
+    form('client_column'),
   )
   weight_column: str | None = text(
     None,
     'Column of the weights of examples; all are equal if not given.',
-    _form('weight_column'),
+    form('weight_column'),
   )
   categorical: str | None = text(
     None,
     'Columns of categories, comma-separated, besides those in which every cell '
     'starts with a letter. Each category becomes a feature of 0 or 1.',
-    _form('categorical'),
+    form('categorical'),
   )
   task: str | None = choice(
     None,
@@ -80,19 +80,19 @@ class Data(Group, topic='data'):
     'What the labels are: classes (the default), several labels of 0 or 1 per '
     'example, or numbers to predict. The last two take several label columns, '
     'as --label_column=a,b.',
-    _form('task'),
+    form('task'),
   )
   image_size: str | None = text(
     None,
     'H,W. folder: size that images are resized to; csv and npz: size of the '
     'images whose pixels the rows contain.',
-    _form('image_size'),
+    form('image_size'),
   )
   test_fraction: float | None = real(
     None,
     'Fraction of each class held out for testing from data without test '
     f'examples; {spec.TEST_FRACTION} if not given.',
-    _form('test_fraction'),
+    form('test_fraction'),
   )
   data_sha256: str | None = None
 

@@ -21,6 +21,7 @@ MARK = '.safl_tf'
 _PARENTS = {
   'run': ('comparison', 'reproduction', 'sweep'),
   'export': ('run',),
+  'clients': ('partition',),
 }
 
 Path = str | os.PathLike[str]

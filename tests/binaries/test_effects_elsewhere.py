@@ -58,7 +58,11 @@ PROGRAMS = {
     {'run': 'a'},
     {'run': 'b', 'output': 'c', 'format': 'keras'},
   ),
-  'partition': (partition, {}, {'seed': '1', 'output_dir': 'other'}),
+  'partition': (
+    partition,
+    {},
+    {'seed': '1', 'output_dir': 'other', 'export_clients': 'data'},
+  ),
   'reproduce': (
     reproduce,
     {'experiment': 'early_accuracy', 'scale': 'paper'},

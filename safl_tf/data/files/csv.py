@@ -68,6 +68,12 @@ class Layout(NamedTuple):
     others = [i for i in (self.client, self.weight) if i is not None]
     return [*self.labels, *others, *self.categories]
 
+  @property
+  def features(self) -> list[str]:
+    """The columns of the inputs, in the order of the features."""
+    numeric = [i for i in range(len(self.names)) if i not in self.text]
+    return [self.names[i] for i in (*numeric, *self.categories)]
+
 
 def read_layout(path: str, options: spec.Options) -> Layout:
   """Returns the layout, from the first line that is not blank."""

@@ -10,6 +10,7 @@ import functools
 import hashlib
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +23,7 @@ def load(name: str, options: spec.Options) -> dataset.Dataset:
   """Loads and checks data files; errors name the file and the location.
 
   Without test examples in the files, `options.test_fraction` of each class is
-  held out.
+  held out; if it is None, there are no test examples.
   """
   with _input_errors(name):
     form, path = spec.split(name)
@@ -51,7 +52,9 @@ def load(name: str, options: spec.Options) -> dataset.Dataset:
         ) from error
     client_ids, ws = train.client_ids, [train.weights, None]
     if test is None:
-      rows = dataset.hold_out(ys[0], options.test_fraction)
+      rows: Any = (slice(None), slice(0))
+      if options.test_fraction is not None:
+        rows = dataset.hold_out(ys[0], options.test_fraction)
       xs, ys = [xs[0][part] for part in rows], [ys[0][part] for part in rows]
       client_ids = None if client_ids is None else client_ids[rows[0]]
       if train.weights is not None:

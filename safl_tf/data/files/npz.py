@@ -32,7 +32,7 @@ _HEADERS = {
 }
 
 
-class _Header(NamedTuple):
+class Header(NamedTuple):
   """The header of an array."""
 
   shape: tuple[int, ...]
@@ -44,7 +44,7 @@ def check(path: str) -> bool:
 
   Returns whether there are test examples.
   """
-  with _open(path) as archive:
+  with open_archive(path) as archive:
     members = _members(archive)
     _check_memory(archive, members)
   return 'x_test' in members
@@ -54,10 +54,12 @@ def read(
   path: str, task: str = 'classification'
 ) -> tuple[tabular.Table, tabular.Table | None]:
   """Reads the training and the test examples and checks their shapes."""
-  with _open(path) as archive:
+  with open_archive(path) as archive:
     members = _members(archive)
     _check_memory(archive, members)
-    arrays = {name: _array(archive, member) for name, member in members.items()}
+    arrays = {
+      name: read_array(archive, member) for name, member in members.items()
+    }
   train = _table(arrays, 'x', 'y', task)
   if 'client' in arrays:
     train = train._replace(client_ids=_clients(arrays['client'], len(train.x)))
@@ -78,7 +80,8 @@ def read(
 
 
 @contextlib.contextmanager
-def _open(path: str) -> Iterator[zipfile.ZipFile]:
+def open_archive(path: str) -> Iterator[zipfile.ZipFile]:
+  """Opens an .npz file; raises `tabular.DataError` or OSError."""
   with bounded_io.open_regular(path) as file:
     try:
       archive = zipfile.ZipFile(file)
@@ -93,7 +96,7 @@ def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
   """Returns the members by array; refuses unknown and repeated ones."""
   members: dict[str, zipfile.ZipInfo] = {}
   for member in archive.infolist():
-    plain = _plain(member)
+    plain = array_name(member)
     name = _ALIASES.get(plain, plain)
     try:
       validation.choice('array', name, _NAMES)
@@ -101,7 +104,8 @@ def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
       raise tabular.DataError(f'array {plain}: {error.hint}') from None
     if name in members:
       raise tabular.DataError(
-        f'has arrays {_plain(members[name])} and {plain}; must have one of them'
+        f'has arrays {array_name(members[name])} and {plain}; must have one of '
+        'them'
       )
     if not member.filename.endswith('.npy'):
       raise tabular.DataError(f'array {plain} is not in the format of NumPy')
@@ -109,12 +113,13 @@ def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
   has_test = members.keys() & {'x_test', 'y_test'}
   for name in _NAMES[:4] if has_test else _NAMES[:2]:
     if name not in members:
-      there = ', '.join(map(_plain, members.values())) or 'none'
+      there = ', '.join(map(array_name, members.values())) or 'none'
       raise tabular.DataError(f'there is no array {name}; there is {there}')
   return members
 
 
-def _plain(member: zipfile.ZipInfo) -> str:
+def array_name(member: zipfile.ZipInfo) -> str:
+  """Returns the name of an array."""
   return member.filename.removesuffix('.npy')
 
 
@@ -124,7 +129,7 @@ def _check_memory(
   """Refuses arrays that do not fit into memory, from their headers alone."""
   needed = 0
   for name, member in members.items():
-    shape, dtype = _header(archive, member)
+    shape, dtype = read_header(archive, member)
     size = math.prod(shape)
     needed += size * dtype.itemsize
     if name in ('x', 'x_test'):  # become float32, and are copied once
@@ -136,9 +141,9 @@ def _check_memory(
     raise tabular.DataError(reason)
 
 
-def _header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> _Header:
+def read_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Header:
   """Reads and checks the shape and the type of an array."""
-  name = _plain(member)
+  name = array_name(member)
   with _errors(name), archive.open(member) as file:
     try:
       version = np.lib.format.read_magic(file)
@@ -162,11 +167,12 @@ def _header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> _Header:
       f'array {name} is damaged: {member.file_size - start} bytes instead of '
       f'{size}'
     )
-  return _Header(shape, dtype)
+  return Header(shape, dtype)
 
 
-def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
-  with _errors(_plain(member)), archive.open(member) as file:
+def read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
+  """Reads an array and verifies its checksum; never unpickles."""
+  with _errors(array_name(member)), archive.open(member) as file:
     array = np.lib.format.read_array(file, allow_pickle=False)
     file.read(1)  # at the end, the checksum is verified
   return array

@@ -43,7 +43,7 @@ class Options:
 
   Attributes:
     image_size: height and width.
-    test_fraction: in (0, 1].
+    test_fraction: in (0, 1]; None holds nothing out.
     class_names: the names of labels 0, 1, ..., if known already.
     categories: column -> its categories, if known already.
     data_sha256: the digest of data files, see `loader.inspect`; not checked
@@ -56,7 +56,7 @@ class Options:
   categorical: tuple[str, ...] = ()
   task: str = 'classification'
   image_size: tuple[int, int] | None = None
-  test_fraction: float = TEST_FRACTION
+  test_fraction: float | None = TEST_FRACTION
   speech_dir: str | None = None
   speech_words: str | None = None
   class_names: tuple[str, ...] | None = None
@@ -64,7 +64,8 @@ class Options:
   data_sha256: str | None = None
 
   def __post_init__(self) -> None:
-    validation.limited('test_fraction', self.test_fraction)
+    if self.test_fraction is not None:
+      validation.limited('test_fraction', self.test_fraction)
     validation.choice('task', self.task, choices.TASKS)
 
 
