@@ -20,7 +20,7 @@ from collections.abc import Callable
 from absl import flags as absl_flags
 from absl import logging
 
-from safl_tf.util import errors
+from safl_tf.util import errors, output_folder
 
 from . import program
 from .flags import client_data, deployment
@@ -33,11 +33,12 @@ _SUPERNODE, _TRAINER = 'SuperNode', 'trainer'
 def main(flags: absl_flags.FlagValues) -> None:
   """Starts the processes, and starts them again when they die."""
   config = deployment.Client.get(flags)
-  client_data.ClientExamples.get(flags)
-  from safl_tf.deployment import client as client_lib
+  data = client_data.ClientExamples.get(flags)
+  data.check_effects(flags)
+  data.check()
   from safl_tf.deployment.flower import environment
 
-  with client_lib.open_folder(config.folder):
+  with output_folder.opened(config.folder, 'client', 'state_dir'):
     home = config.folder / 'flower'
     home.mkdir(exist_ok=True)
     environment.restrict(os.environ, home)

@@ -41,7 +41,7 @@ def _stop(program: str, stderr: int | None, number: int, frame: Any) -> None:
   os._exit(128 + number)
 
 
-_RESUMABLE = ('train', 'compare', 'sweep', 'reproduce')
+_RESUMABLE = ('train', 'compare', 'sweep', 'reproduce', 'server', 'client')
 
 train = functools.partial(_run, 'train')
 compare = functools.partial(_run, 'compare')
@@ -51,3 +51,5 @@ partition = functools.partial(_run, 'partition')
 export = functools.partial(_run, 'export')
 evaluate = functools.partial(_run, 'evaluate')
 theory = functools.partial(_run, 'theory')
+server = functools.partial(_run, 'server')
+client = functools.partial(_run, 'client')

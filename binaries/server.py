@@ -68,14 +68,13 @@ def _serve(
   config: deployment.ServerConfig,
 ) -> tuple[list[dict[str, Any]], str | None]:
   """Runs the rounds; returns the history and the error of the export."""
-  from safl_tf.data import client_file
   from safl_tf.deployment import record as record_lib
   from safl_tf.deployment import server as server_lib
   from safl_tf.deployment.flower import environment
 
   file = None
   if config.data is not None:
-    file = client_file.read(config.data, 'data')
+    file = config.load()
   directory = config.directory()
   home = config.path / 'flower'
   environment.restrict(os.environ, home)

@@ -11,7 +11,7 @@ from absl import flags as absl_flags
 
 from safl_tf.util import errors, validation
 
-from . import run_config, training
+from . import client_data, run_config, training
 from .conditions import Others, When
 from .group import Group, boolean, choice, folder, integer, real, text
 
@@ -64,12 +64,6 @@ class Server(Group, topic='deployment'):
     'HOST:PORT to listen at; 0.0.0.0:PORT for all interfaces of the machine.',
     check=parse_address,
   )
-  data: str | None = text(
-    None,
-    'File with test examples, such as server.npz of safl-partition '
-    '--export_clients; models are not tested if not given.',
-    check=_check_file,
-  )
   round_timeout: float = real(
     600.0, 'Seconds that clients have to answer in a round.'
   )
@@ -106,6 +100,7 @@ class Server(Group, topic='deployment'):
 @dataclasses.dataclass(frozen=True)
 class ServerConfig(
   Server,
+  client_data.ClientExamples,
   training.Model,
   training.Algorithm,
   training.LocalTraining,
@@ -148,7 +143,9 @@ class ServerConfig(
       hint = f'cannot run on real clients: {reason}; use safl-train'
       raise errors.InputError('algorithm', config.algorithm, hint)
     config.check_effects(flags)
-    if config.data is None:
+    if config.data is not None:
+      config.check()
+    else:
       for name in ('eval_every', 'stop_at_accuracy', 'metrics'):
         if flags[name].present:
           hint = 'has no effect without --data'

@@ -21,7 +21,7 @@ from safl_tf.core import client_trainer, flat_model
 from safl_tf.core import process as process_lib
 from safl_tf.data import client_data, client_file
 from safl_tf.deployment import client_state, messages
-from safl_tf.util import atomic_io, errors, hardware, output_folder, versions
+from safl_tf.util import atomic_io, errors, hardware, versions
 
 # The packages of which all must have the same versions.
 PACKAGES = ('safl_tf', 'tensorflow', 'keras', 'numpy')
@@ -337,8 +337,3 @@ def _own_id(folder: pathlib.Path) -> str:
   own = str(uuid.uuid4())
   atomic_io.write_text(path, own + '\n')
   return own
-
-
-def open_folder(path: pathlib.Path) -> contextlib.AbstractContextManager[None]:
-  """Creates and locks the state folder of a client."""
-  return output_folder.opened(path, 'client', 'state_dir')

@@ -1,6 +1,5 @@
 """Real clients have the bits of the simulation, through Flower's Grid."""
 
-
 import numpy as np
 import pytest
 

@@ -1,5 +1,6 @@
 """The environment of Flower's processes; imports nothing of Flower."""
 
+import logging
 import os
 import pathlib
 import secrets
@@ -14,7 +15,7 @@ HOST = '127.0.0.1'
 
 
 def restrict(environment: MutableMapping[str, str], home: pathlib.Path) -> None:
-  """Keeps Flower from other hosts and from the user's home.
+  """Keeps Flower from other hosts, the user's home and our log.
 
   Args:
     environment: of this process, before Flower is imported, or of another one.
@@ -26,6 +27,8 @@ def restrict(environment: MutableMapping[str, str], home: pathlib.Path) -> None:
   for name in ('NO_PROXY', 'no_proxy'):  # between processes of this machine
     given = [n for n in environment.get(name, '').split(',') if n]
     environment[name] = ','.join(dict.fromkeys([*given, HOST]))
+  for name in ('alembic', 'flwr', 'httpx'):
+    logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def start(

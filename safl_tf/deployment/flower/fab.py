@@ -24,7 +24,6 @@ packages = ["."]
 
 [tool.flwr.app]
 publisher = "safl-tf"
-fab-format-version = 1
 
 [tool.flwr.app.components]
 serverapp = "safl_app:server"

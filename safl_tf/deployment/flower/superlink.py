@@ -14,7 +14,7 @@ from typing import Any
 
 import uvicorn
 from flwr.superlink import config_loader
-from flwr.superlink.cli import flower_superlink
+from flwr.superlink.cli.flower_superlink import SuperLinkLifespan
 from flwr.superlink.main import create_app
 
 from safl_tf.deployment.flower import environment
@@ -95,7 +95,7 @@ def main() -> None:
     isolation='process',
     runtime_dependency_install=False,
   )
-  app = create_app(config, flower_superlink.SuperLinkLifespan)
+  app = create_app(config, SuperLinkLifespan)
   private = uvicorn.Config(
     OnlyOwner(app, secret),
     environment.HOST,
