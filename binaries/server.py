@@ -144,11 +144,11 @@ def build_process(
   file: 'client_file.ClientFile | None',
 ) -> 'process_lib.FederatedProcess':
   """Builds the process whose rounds clients run."""
-  from safl_tf.deployment import server as server_lib
+  from safl_tf.deployment import remote_data
 
   from . import factories
 
-  clients = server_lib.remote_clients(record)
+  clients = remote_data.create(record)
   simulated = deployment.for_simulation(
     config.settings(), clients.num_clients, record.facts.name
   )

@@ -156,11 +156,21 @@ class ServerConfig(
     if config.model.endswith('.keras'):
       training.check_keras_file(os.path.expanduser(config.model))
     validation.installed('safl-server', '', 'flower', 'flwr')
-    config.key_files()
+    config.check_files()
     config = config.resolve_selection(config.num_clients)
     rounds = 100 if config.rounds is None else config.rounds
     config = dataclasses.replace(config, rounds=rounds)
     return config.named(f'{config.algorithm}_deployed')
+
+  def check_files(self) -> None:
+    """Refuses files that are no certificates or keys."""
+    from safl_tf.deployment import certificates
+
+    certificate, key = path_of(self.tls_certificate), path_of(self.tls_key)
+    if certificate is not None and key is not None:
+      certificates.check_server(certificate, key)
+    for path in (self.key_files() or {}).values():
+      certificates.public_key(path)
 
   def key_files(self) -> dict[int, pathlib.Path] | None:
     """Returns client -> the file of its public key."""
@@ -245,6 +255,13 @@ class Client(Group, topic='client'):
         raise errors.InputError(name, '', 'is required; see --help')
     validation.installed('safl-client', '', 'flower', 'flwr')
     config.check_effects(flags)
+    from safl_tf.deployment import certificates
+
+    authority, key = path_of(config.root_certificates), path_of(config.key)
+    if authority is not None:
+      certificates.check_authority(authority)
+    if key is not None:
+      certificates.check_private_key(key)
     return config
 
   @property

@@ -20,11 +20,8 @@ from absl import logging
 from safl_tf.core import client_trainer, flat_model
 from safl_tf.core import process as process_lib
 from safl_tf.data import client_data, client_file
-from safl_tf.deployment import client_state, messages
+from safl_tf.deployment import admission, client_state, messages
 from safl_tf.util import atomic_io, errors, hardware, versions
-
-# The packages of which all must have the same versions.
-PACKAGES = ('safl_tf', 'tensorflow', 'keras', 'numpy')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,7 +159,7 @@ class Client:
         'size': len(file.examples.y),
         'data_sha256': self._digest,
         'facts': file.facts.to_json(),
-        'versions': {name: known[name] for name in PACKAGES},
+        'versions': {name: known[name] for name in admission.PACKAGES},
         'hardware': {
           'cpu': known['cpu'],
           'op_threads': hardware.num_op_threads(),

@@ -70,7 +70,8 @@ class ClientState:
       raise DamagedError(f'{self.path} {error}') from error
     if header != self._owner:
       raise DamagedError(f'{self.path} is of {header}, not of {self._owner}')
-    return Saved(t, _below(_BEFORE, arrays), _below(_AFTER, arrays))
+    before, after = (messages.below(p, arrays) for p in (_BEFORE, _AFTER))
+    return Saved(t, before, after)
 
   def save(self, saved: Saved) -> None:
     """Replaces the file, synced to disk."""
@@ -91,14 +92,3 @@ class ClientState:
       number += 1
     os.replace(self.path, aside)
     return aside
-
-
-def _below(
-  prefix: str, arrays: Mapping[str, np.ndarray]
-) -> dict[str, np.ndarray]:
-  """Returns the arrays whose names have a prefix, without it."""
-  return {
-    name.removeprefix(prefix): array
-    for name, array in arrays.items()
-    if name.startswith(prefix)
-  }

@@ -77,6 +77,17 @@ def decode(data: bytes) -> Message:
   return Message(header, arrays)
 
 
+def below(
+  prefix: str, arrays: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+  """Returns the arrays whose names have a prefix, without it."""
+  return {
+    name.removeprefix(prefix): array
+    for name, array in arrays.items()
+    if name.startswith(prefix)
+  }
+
+
 def _dtype(name: str) -> np.dtype:
   """Returns the type of numbers of a name."""
   try:

@@ -34,8 +34,13 @@ class Transport(Protocol):
     bytes_down: of all requests so far.
   """
 
-  bytes_up: int
-  bytes_down: int
+  @property
+  def bytes_up(self) -> int:
+    """See the class."""
+
+  @property
+  def bytes_down(self) -> int:
+    """See the class."""
 
   def addresses(self) -> Sequence[int]:
     """Returns the addresses of the clients that are connected."""

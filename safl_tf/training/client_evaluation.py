@@ -258,7 +258,9 @@ class ClientEvaluator:
     outputs = personalizer.outputs(
       state.seed, state.t, ids, lambda k: (arrays, arrays)
     )
-    return (output.kept['z'] for output in outputs)
+    for output in outputs:
+      assert output is not None
+      yield output.kept['z']
 
 
 def evaluate(

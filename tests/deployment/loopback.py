@@ -15,6 +15,7 @@ from safl_tf.core import client_trainer
 from safl_tf.core import process as process_lib
 from safl_tf.data import client_file
 from safl_tf.deployment import client as client_lib
+from safl_tf.deployment import remote_data
 from safl_tf.deployment import server as server_lib
 from safl_tf.deployment.flower import client_app, grid_transport
 from tests import tiny, tiny_rounds
@@ -174,7 +175,7 @@ class Federation:
     self.record = self.server.enrol(record)
     process = process_lib.FederatedProcess(
       self.model,
-      server_lib.remote_clients(self.record),
+      remote_data.create(self.record),
       self.algorithm,
       self.config,
       executor=self.server,

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import httpx
 from absl import logging
-from cryptography.hazmat.primitives import serialization
 from flwr.common.serde import fab_to_proto, run_from_proto
 from flwr.proto.control_pb2 import RegisterNodeRequest, StartRunRequest
 from flwr.proto.runtime_pb2 import PullTaskInputRequest
@@ -21,11 +20,10 @@ from flwr.supercore.constant import TaskType
 from flwr.supercore.control.control_http_client import ControlHttpClient
 from flwr.supercore.heartbeat import HeartbeatSender
 from flwr.supercore.interceptors.http.utils import add_headers
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.superlink.grid import HttpGrid
 
-from safl_tf.deployment import transport
+from safl_tf.deployment import certificates, transport
 from safl_tf.deployment.flower import (
   environment,
   fab,
@@ -224,9 +222,7 @@ class Link:
       return None
     nodes = {}
     for k, path in keys.items():
-      key = public_key_to_bytes(
-        serialization.load_pem_public_key(path.read_bytes())
-      )
+      key = certificates.public_key(path)
       response = control.RegisterNode(RegisterNodeRequest(public_key=key))
       nodes[response.node_id] = k
     return nodes
