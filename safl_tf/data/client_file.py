@@ -19,7 +19,7 @@ import os
 import pathlib
 import re
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -259,7 +259,8 @@ def export(
   with console.progress_bar(
     total=len(numbers), desc='clients', leave=False
   ) as bar:
-    for k, name in zip(numbers, file_names(len(numbers)), strict=True):
+    for k in numbers:
+      name = f'client_{k}.npz'
       write(root / name, of_client(clients, facts, k))
       written.add(name)
       bar.update()
@@ -267,13 +268,6 @@ def export(
     if _CLIENT.fullmatch(name) and name not in written:
       (root / name).unlink()
   write(root / SERVER, server)
-
-
-def file_names(num_clients: int) -> Iterator[str]:
-  """Yields the file name of each client, with numbers of equal width."""
-  width = len(str(num_clients - 1))
-  for k in range(num_clients):
-    yield f'client_{k:0{width}}.npz'
 
 
 def of_client(
