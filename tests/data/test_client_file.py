@@ -167,7 +167,7 @@ def test_export_again(tmp_path):
   (tmp_path / 'notes_1.npz').write_text('mine')
   client_file.export(tmp_path, many, facts, None)
   names = {path.name for path in tmp_path.iterdir()} - {'notes_1.npz'}
-  assert names == {'server.npz', *(f'client_{k:02}.npz' for k in range(11))}
+  assert names == {'server.npz', *(f'client_{k}.npz' for k in range(11))}
   first = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
   client_file.export(tmp_path, many, facts, None)
   assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == first
