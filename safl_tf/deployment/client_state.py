@@ -38,6 +38,25 @@ class Saved(NamedTuple):
   after: dict[str, np.ndarray]
 
 
+def read(path: pathlib.Path) -> tuple[dict[str, Any], Saved]:
+  """Returns what a file belongs to, and what was saved in it.
+
+  Raises:
+    DamagedError: the file is damaged.
+  """
+  data = path.read_bytes()
+  body, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
+  if hashlib.sha256(body).digest() != digest:
+    raise DamagedError(f'{path} does not match its SHA-256')
+  try:
+    owner, arrays = messages.decode(body)
+    t = int(owner.pop('t'))
+  except (messages.DamagedError, KeyError, TypeError, ValueError) as error:
+    raise DamagedError(f'{path} {error}') from error
+  before, after = (messages.below(p, arrays) for p in (_BEFORE, _AFTER))
+  return owner, Saved(t, before, after)
+
+
 class ClientState:
   """The file of a client in a run.
 
@@ -57,21 +76,12 @@ class ClientState:
       DamagedError: the file is damaged or belongs to something else.
     """
     try:
-      data = self.path.read_bytes()
+      owner, saved = read(self.path)
     except FileNotFoundError:
       return None
-    body, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
-    if hashlib.sha256(body).digest() != digest:
-      raise DamagedError(f'{self.path} does not match its SHA-256')
-    try:
-      header, arrays = messages.decode(body)
-      t = int(header.pop('t'))
-    except (messages.DamagedError, KeyError, ValueError) as error:
-      raise DamagedError(f'{self.path} {error}') from error
-    if header != self._owner:
-      raise DamagedError(f'{self.path} is of {header}, not of {self._owner}')
-    before, after = (messages.below(p, arrays) for p in (_BEFORE, _AFTER))
-    return Saved(t, before, after)
+    if owner != self._owner:
+      raise DamagedError(f'{self.path} is of {owner}, not of {self._owner}')
+    return saved
 
   def save(self, saved: Saved) -> None:
     """Replaces the file, synced to disk."""
