@@ -28,7 +28,7 @@ from safl_tf.training import metrics_log
 
 NUM_CLIENTS = 4
 _SECONDS = 900.0  # that any program may take
-_BIN = pathlib.Path(sys.executable).parent
+BIN = pathlib.Path(sys.executable).parent
 
 
 def simulate(
@@ -161,7 +161,7 @@ def start(
   program: str, *flags: str, log: TextIO | None = None
 ) -> subprocess.Popen[bytes]:
   """Starts a program of safl_tf."""
-  command = [str(_BIN / program), *flags]
+  command = [str(BIN / program), *flags]
   return subprocess.Popen(command, stdout=log, stderr=log)
 
 
