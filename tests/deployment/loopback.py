@@ -1,8 +1,11 @@
 """Clients in this process, behind Flower's own Grid."""
 
+import collections
 import dataclasses
 import itertools
+import math
 import pathlib
+import time
 
 from flwr.app import Context, Message, RecordDict
 from flwr.app.error import Error
@@ -11,33 +14,58 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from safl_tf.core import client_trainer
+from safl_tf.core import checked, client_trainer
 from safl_tf.core import process as process_lib
 from safl_tf.data import client_file
 from safl_tf.deployment import client as client_lib
-from safl_tf.deployment import remote_data
+from safl_tf.deployment import client_state, messages, remote_data
 from safl_tf.deployment import server as server_lib
-from safl_tf.deployment.flower import client_app, grid_transport
+from safl_tf.deployment.flower import client_app, grid_transport, payload
 from tests import tiny, tiny_rounds
 
 SERVER_NODE = 1
 QUICK = server_lib.Options(round_timeout=60, poll=0.0, max_wait=5)
+# Names of the task among the arguments of a process.
+TASK = ('loss', 'metrics', 'score', 'class_weight', 'from_logits')
+
+
+def header(message):
+  """What the header of a message of ours says; empty without one."""
+  if message.has_error():
+    return {}
+  try:
+    return messages.decode(payload.unwrap(message)).header
+  except messages.DamagedError:
+    return {}
 
 
 class LoopbackGrid(Grid):
-  """Calls ClientApps when their replies are pulled.
+  """Calls ClientApps when they are sent messages.
 
   Attributes:
     apps: node -> its ClientApp.
+    ended: node -> the error with which its app ended.
+    lose: called with (node, request); one for which it is true is lost.
     drop: called with (node, reply); a reply for which it is true is lost.
+    change: called with (node, the bytes of a reply); returns others.
+    seconds: node -> how long each of its requests takes.
+    requests: node -> the kinds of the requests it was sent.
+    sent: the messages of both directions, by direction.
   """
 
   def __init__(self):
     TaskIdentity.task_id = TaskIdentity.run_id = 1
     TaskIdentity.node_id = SERVER_NODE
     self.apps: dict[int, ClientApp] = {}
-    self.messages: dict[str, Message] = {}
+    self.ended = {}
+    self.lose = lambda node, request: False
     self.drop = lambda node, reply: False
+    self.change = lambda node, data: data
+    self.seconds = collections.defaultdict(float)
+    self.requests = collections.defaultdict(list)
+    self.sent = {'up': [], 'down': []}
+    self._replies = {}  # token -> when it arrives, and the reply
+    self._free = collections.defaultdict(float)  # node -> when it is idle
     self._new = itertools.count(1)
 
   def set_run(self, run: Run) -> None:
@@ -58,23 +86,47 @@ class LoopbackGrid(Grid):
     for message in messages:
       token = f'message {next(self._new)}'
       message.metadata.__dict__['_message_id'] = token
-      self.messages[token] = message
       ids.append(token)
+      node = message.metadata.dst_node_id
+      self.requests[node].append(header(message).get('kind'))
+      self.sent['down'].append(message)
+      if self.lose(node, message):
+        continue
+      begin = max(self._free[node], time.monotonic())
+      self._free[node] = begin + self.seconds[node]
+      reply = self._answer(message)
+      if not self.drop(node, reply):
+        self._replies[token] = self._free[node], reply
     return ids
 
   def pull_messages(self, message_ids):
-    replies = []
+    now, replies = time.monotonic(), []
     for token in message_ids:
-      message = self.messages.pop(token, None)
-      if message is None:
-        continue
-      reply = self._answer(message)
-      if not self.drop(message.metadata.dst_node_id, reply):
+      arrival, reply = self._replies.get(token, (math.inf, None))
+      if arrival <= now:
+        del self._replies[token]
+        self.sent['up'].append(reply)
         replies.append(reply)
     return replies
 
   def send_and_receive(self, messages, *, timeout=None):
     raise NotImplementedError
+
+  @property
+  def unread(self):
+    """The headers of replies that nobody has pulled."""
+    return [header(reply) for _, reply in self._replies.values()]
+
+  def release(self):
+    """Lets all replies arrive now."""
+    self.seconds.clear()
+    self._free.clear()
+    self._replies = {k: (0.0, r) for k, (_, r) in self._replies.items()}
+
+  def move(self):
+    """Gives all nodes other ids, and forgets messages and replies."""
+    self.apps = {node + 1000: app for node, app in self.apps.items()}
+    self._replies.clear()
 
   def _answer(self, message):
     node = message.metadata.dst_node_id
@@ -84,11 +136,17 @@ class LoopbackGrid(Grid):
     context = Context(1, node, {}, RecordDict(), {})
     TaskIdentity.node_id = node
     try:
-      return app(message, context)
-    except Exception as error:
-      return Message(Error(8, str(error)), reply_to=message)
+      reply = app(message, context)
+    except Exception as error:  # as a client's program, which ends
+      self.ended[node] = error
+      self.apps.pop(node, None)
+      reply = Message(Error(8, str(error)), reply_to=message)
+    else:
+      data = self.change(node, payload.unwrap(reply))
+      reply = Message(payload.wrap(data), reply_to=message)
     finally:
       TaskIdentity.node_id = SERVER_NODE
+    return reply
 
 
 @dataclasses.dataclass
@@ -98,8 +156,12 @@ class Federation:
   Args:
     folder: for the clients' state.
     clients: the data of all.
+    model: of the process.
+    algorithm: of the process.
+    config: of local training.
     options: of the server.
-    build: job, clients, file, model -> trainer.
+    process_options: of the process and of the clients' trainers.
+    joined: the clients that are started; all by default.
   """
 
   folder: pathlib.Path
@@ -109,6 +171,7 @@ class Federation:
   config: object = tiny_rounds.CONFIG
   options: server_lib.Options = QUICK
   process_options: dict = dataclasses.field(default_factory=dict)
+  joined: tuple | None = None
 
   def __post_init__(self):
     self.grid = LoopbackGrid()
@@ -121,65 +184,93 @@ class Federation:
     )
     self.nodes = {}
     self._new_node = itertools.count(100)
-    for k in range(self.clients.num_clients):
+    joined = range(self.n) if self.joined is None else self.joined
+    for k in joined:
       self.join(k)
     self.transport = grid_transport.GridTransport(self.grid)
-    self.server = server_lib.Server(
-      self.transport, self.clients.num_clients, self.options
-    )
+    self.process_options = {'jit_compile': 'false', **self.process_options}
 
-  def trainer(self, job, clients, file, model):
+  @property
+  def n(self):
+    return self.clients.num_clients
+
+  def trainer(self, job, clients, file, model, **changes):
+    """Builds what a client trains with, from the settings of all."""
     del job, file, model
-    options = {'jit_compile': 'false', **self.process_options}
+    values = {'model': self.model, 'config': self.config, **changes}
+    options = dict(self.process_options)
     options.pop('init', None)
-    names = ('loss', 'metrics', 'score', 'class_weight', 'from_logits')
-    task = {name: options.pop(name, None) for name in names}
-    from safl_tf.core import checked
-
+    task = {name: options.pop(name, None) for name in TASK}
     return client_trainer.ClientTrainer(
-      self.model,
+      values['model'],
       clients,
       checked.rules(self.algorithm),
-      checked.config(self.algorithm, self.config),
+      checked.config(self.algorithm, values['config']),
       'serial',
       options=process_lib.task_options(**task),
       **options,
     )
 
-  def client(self, k, **changes):
+  def client(self, k, folder=None, **changes):
     """A new client, as after a start of its program."""
-    folder = self.folder / f'client_{k}'
+    folder = self.folder / (folder or f'client_{k}')
     folder.mkdir(parents=True, exist_ok=True)
-    file = client_file.of_client(self.clients, self.facts, k)
-    values = {'k': k, 'file': file, 'folder': folder, 'build': self.trainer}
-    return client_lib.Client(**{**values, **changes})
+    values = {'k': k, 'folder': folder, 'build': self.trainer, **changes}
+    if 'file' not in values:
+      values['file'] = client_file.of_client(self.clients, self.facts, k)
+    return client_lib.Client(**values)
 
-  def join(self, k, **changes):
-    """Starts a client, with a node of its own; returns the node."""
-    node = next(self._new_node)
+  def join(self, k, node=None, **changes):
+    """Starts a client, with a node of its own by default; returns the node."""
+    node = node or next(self._new_node)
     client = self.client(k, **changes)
     self.grid.apps[node] = client_app.create(client.handle)
     self.nodes[k] = node
     return node
 
+  def kill(self, k):
+    """Ends a client."""
+    self.grid.apps.pop(self.nodes[k], None)
+
   def restart(self, k, **changes):
     """Kills a client and starts it again: as another node."""
-    self.grid.apps.pop(self.nodes[k], None)
+    self.kill(k)
     return self.join(k, **changes)
+
+  def kept_by(self, k, folder=None):
+    """What client k has on its disk; None if it has nothing."""
+    folder = self.folder / (folder or f'client_{k}') / f'run_{self.record.run}'
+    owner = {'run': self.record.run, 'client': k, 'seed': 0}
+    return client_state.ClientState(folder, owner).load()
+
+  def start(self):
+    """Starts a server."""
+    self.server = server_lib.Server(self.transport, self.n, self.options)
+    return self.server
 
   def process(self, record=None):
     """The process of a server that starts, or starts again."""
-    self.server = server_lib.Server(
-      self.transport, self.clients.num_clients, self.options
-    )
-    self.record = self.server.enrol(record)
+    self.record = self.start().enrol(record)
     process = process_lib.FederatedProcess(
       self.model,
       remote_data.create(self.record),
       self.algorithm,
       self.config,
       executor=self.server,
-      **{'jit_compile': 'false', **self.process_options},
+      **self.process_options,
     )
     self.server.begin(process, {}, seed=0)
     return process
+
+  def simulation(self, **changes):
+    """The same process, simulated."""
+    return process_lib.FederatedProcess(
+      **{
+        'model': self.model,
+        'clients': self.clients,
+        'algorithm': self.algorithm,
+        'config': self.config,
+        **self.process_options,
+        **changes,
+      }
+    )
