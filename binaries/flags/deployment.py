@@ -70,8 +70,8 @@ class Server(Group, topic='deployment'):
   missing: str = choice(
     'wait',
     MISSING,
-    'What happens with clients that do not answer in time: wait asks them '
-    'again, drop ends the round without them.',
+    'What happens with clients that do not answer in time: wait goes on '
+    'waiting, drop ends the round without them.',
   )
   max_wait: float = real(
     86400.0, 'Seconds without an answer of any client after which it gives up.'
@@ -242,6 +242,9 @@ class Client(Group, topic='client'):
     check=_check_file,
   )
   device: str = text('auto', 'auto, cpu, gpu or one, such as gpu:1.')
+  max_wait: float = real(
+    86400.0, 'Seconds without an answer of the server after which it gives up.'
+  )
   once: bool = boolean(
     False, 'End after a finished run, instead of waiting for the next one.'
   )

@@ -75,13 +75,25 @@ class Deployment:
     self.server = self._start('server', 'safl-server', flags)
 
   def start_client(self, k, *flags, address=None, log=None):
-    """Starts client k; later flags replace the usual ones."""
+    """Starts client k; flags replace the usual ones.
+
+    With a `log` it is an intruder, of this name in `clients`.
+    """
     address = address or self.address
     usual = real_clients.client_flags(self.folder, k, address)
     name = log or f'client_{k}'
     process = self._start(name, 'safl-client', [*usual, *flags])
     self.clients[log or k] = process
     return process
+
+  def run(self, program, *flags):
+    """Runs a program to its end."""
+    subprocess.run(
+      [str(real_clients.BIN / program), *flags],
+      check=True,
+      timeout=SECONDS,
+      env=self._environment,
+    )
 
   def start(self):
     self.start_server()
@@ -150,6 +162,12 @@ class Deployment:
   def kill_client(self, k):
     self.clients[k].send_signal(signal.SIGKILL)
     self.clients[k].wait(SECONDS)
+
+  def end_client(self, k):
+    """Asks a client to end."""
+    process = self.clients.pop(k)
+    process.terminate()
+    process.wait(SECONDS)
 
   def finish(self):
     """Waits until the server and its clients end; they must succeed."""

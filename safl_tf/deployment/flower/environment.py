@@ -1,8 +1,11 @@
 """The environment of Flower's processes; imports nothing of Flower."""
 
+import contextlib
 import logging
+import logging.handlers
 import os
 import pathlib
+import re
 import secrets
 import socket
 import subprocess
@@ -11,7 +14,13 @@ import threading
 from collections.abc import MutableMapping, Sequence
 from typing import Any
 
+from safl_tf.util import errors
+
 HOST = '127.0.0.1'
+_LOG_BYTES = 2**22
+_TAIL = 4096  # characters of a log to look at
+_LOGGED_ERROR = re.compile(r' ERROR (.*(?:\n(?!\d{4}-).+)*)')
+_LAST_LINE = re.compile(r'(\S.*)\s*\Z')
 
 
 def restrict(environment: MutableMapping[str, str], home: pathlib.Path) -> None:
@@ -24,26 +33,25 @@ def restrict(environment: MutableMapping[str, str], home: pathlib.Path) -> None:
   environment['FLWR_TELEMETRY_ENABLED'] = '0'
   environment['FLWR_DISABLE_UPDATE_CHECK'] = '1'
   environment['FLWR_HOME'] = str(home)
-  for name in ('NO_PROXY', 'no_proxy'):  # between processes of this machine
-    given = [n for n in environment.get(name, '').split(',') if n]
-    environment[name] = ','.join(dict.fromkeys([*given, HOST]))
-  for name in ('alembic', 'flwr', 'httpx'):
+  for name in ('NO_PROXY', 'no_proxy'):
+    environment[name] = '*'  # connects to the server itself, or not at all
+  for name in ('alembic', 'httpx'):
     logging.getLogger(name).setLevel(logging.WARNING)
+  logging.getLogger('flwr').disabled = True  # what matters is raised
 
 
 def start(
-  module: str, arguments: Sequence[str], home: pathlib.Path, log: str
+  module: str, arguments: Sequence[str], home: pathlib.Path
 ) -> subprocess.Popen[bytes]:
   """Starts a module of this package as a process that ends with this one.
 
   Args:
-    module: its name.
+    module: its name; it calls `begin`.
     arguments: of the process.
     home: a folder for Flower's files and the process's log.
-    log: the name of the log's file.
   """
   home.mkdir(parents=True, exist_ok=True)
-  with open(home / log, 'ab') as output:
+  with open(home / f'{module}.err', 'wb') as output:
     command = [sys.executable, '-m', f'{__package__}.{module}', *arguments]
     return start_program(command, home, output)
 
@@ -70,6 +78,38 @@ def start_program(
     env=environment,
     start_new_session=True,  # Ctrl-C is for the parent alone
   )
+
+
+def begin(module: str) -> None:
+  """Begins a process that `start` has started, after Flower's import.
+
+  What Flower logs is in `last_error` and in MODULE.log, which is bounded:
+  when it is full, it becomes MODULE.log.1.
+  """
+  end_with_parent()
+  path = pathlib.Path(os.environ['FLWR_HOME'], f'{module}.log')
+  handler = logging.handlers.RotatingFileHandler(path, 'a', _LOG_BYTES, 1)
+  pattern = '%(asctime)s %(levelname)s %(message)s'
+  logging.basicConfig(
+    format=pattern, level=logging.INFO, handlers=[handler], force=True
+  )
+  flower = logging.getLogger('flwr')
+  flower.handlers.clear()
+  flower.disabled, flower.propagate = False, True
+
+
+def last_error(home: pathlib.Path, module: str) -> str:
+  """Returns what a process last said of an error, as one line."""
+  for path, pattern in (
+    (home / f'{module}.log', _LOGGED_ERROR),
+    (home / f'{module}.err', _LAST_LINE),
+  ):
+    with contextlib.suppress(OSError):
+      text = path.read_text(errors='replace')[-_TAIL:]
+      found = pattern.findall(text)
+      if found:
+        return errors.one_line(found[-1].strip())[:300]
+  return 'it has said nothing'
 
 
 def end_with_parent() -> None:

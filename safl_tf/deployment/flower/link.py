@@ -195,7 +195,6 @@ class Link:
       'superlink',
       [atomic_io.to_json(settings, None)],
       self._home,
-      'superlink.log',
     )
     return port
 
@@ -208,10 +207,10 @@ class Link:
         control._client.get(f'{control._base_url}/health', timeout=2)
         return
       if self._process.poll() is not None or time.monotonic() > end:
-        log = self._home / 'superlink.log'
+        last = environment.last_error(self._home, 'superlink')
         raise errors.RunError(
           f'the SuperLink did not start at {self._address.host}:'
-          f'{self._address.port}; {_last_line(log)} (see {log})'
+          f'{self._address.port}: {last} (its log is in {self._home})'
         )
       time.sleep(0.1)
 
@@ -265,13 +264,3 @@ def connected(
     yield link
   finally:
     link.close()
-
-
-def _last_line(path: pathlib.Path) -> str:
-  """Returns the last line of a log that says something."""
-  with contextlib.suppress(OSError):
-    lines = path.read_text(errors='replace').splitlines()
-    for line in reversed(lines):
-      if line.strip():
-        return line.strip()[:200]
-  return 'its log is empty'

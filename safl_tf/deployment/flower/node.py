@@ -1,8 +1,9 @@
 """The client's side of Flower: a SuperNode, and the ClientApp beside it."""
 
 import contextlib
+import http.client
 import pathlib
-import socket
+import re
 import ssl
 import subprocess
 import time
@@ -21,7 +22,8 @@ from safl_tf.deployment.flower import client_app, environment, tasks
 from safl_tf.util import errors
 
 _POLL = 0.2  # seconds between looks for a task
-_CONNECT_SECONDS = 10.0
+_CONNECT_SECONDS = 5.0
+_UNKNOWN_KEY = re.compile(r'code: (2001|2004)\b')  # of Flower's errors
 
 
 class Server(NamedTuple):
@@ -41,21 +43,26 @@ class Server(NamedTuple):
   key: pathlib.Path | None = None
 
 
-def check(server: Server) -> None:
-  """Refuses a server whose certificate is not signed as it must be.
+def problem(server: Server) -> str | None:
+  """Asks a server for an answer; returns why there is none, if so.
 
-  A server that does not answer is not an error: it may come later.
+  Raises:
+    errors.RunError: its certificate is not signed as it must be.
   """
-  if server.root_certificates is None:
-    return
-  context = ssl.create_default_context(cafile=str(server.root_certificates))
-  address = (server.host, server.port)
+  connection = http.client.HTTPConnection(
+    server.host, server.port, timeout=_CONNECT_SECONDS
+  )
+  if server.root_certificates is not None:
+    connection = http.client.HTTPSConnection(
+      server.host,
+      server.port,
+      timeout=_CONNECT_SECONDS,
+      context=ssl.create_default_context(cafile=str(server.root_certificates)),
+    )
   try:
-    with (
-      socket.create_connection(address, _CONNECT_SECONDS) as raw,
-      context.wrap_socket(raw, server_hostname=server.host),
-    ):
-      pass
+    with contextlib.closing(connection):
+      connection.request('GET', '/')
+      connection.getresponse().read()
   except ssl.SSLError as error:
     reason = getattr(error, 'verify_message', '') or error.reason or error
     raise errors.RunError(
@@ -63,8 +70,13 @@ def check(server: Server) -> None:
       f'--root_certificates={server.root_certificates} ({reason}); nothing '
       'was sent to it'
     ) from error
-  except OSError:
-    pass
+  except http.client.HTTPException:
+    if server.root_certificates is None:
+      return 'not plain HTTP; if it uses TLS, give --root_certificates'
+    return 'not HTTP'
+  except OSError as error:
+    return error.strerror or errors.reason(error)
+  return None
 
 
 def start(
@@ -90,7 +102,18 @@ def start(
     arguments.append(f'--root-certificates={server.root_certificates}')
   if server.key is not None:
     arguments.append(f'--auth-supernode-private-key={server.key}')
-  return environment.start('supernode', arguments, home, 'supernode.log')
+  return environment.start('supernode', arguments, home)
+
+
+def reason(home: pathlib.Path) -> str:
+  """Returns why the SuperNode has ended."""
+  last = environment.last_error(home, 'supernode')
+  if _UNKNOWN_KEY.search(last):
+    return (
+      'the server does not accept the key of this client; after a lost '
+      'connection that takes a minute'
+    )
+  return last
 
 
 def work(handle: Callable[[bytes], bytes], port: int, secret: bytes) -> None:

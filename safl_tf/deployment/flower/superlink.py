@@ -66,7 +66,7 @@ async def _refuse(scope: Any, send: Any) -> None:
 
 def main() -> None:
   """Serves until the parent ends; settings come on the command line."""
-  environment.end_with_parent()
+  environment.begin('superlink')
   settings = json.loads(sys.argv[1])
   with open(settings['secret_file'], 'rb') as file:
     secret = file.read()
@@ -101,6 +101,7 @@ def main() -> None:
     environment.HOST,
     settings['private_port'],
     access_log=False,
+    log_config=None,
   )
   public = uvicorn.Config(
     OnlyNodes(app),
@@ -108,6 +109,7 @@ def main() -> None:
     settings['port'],
     lifespan='off',  # is that of the other server
     access_log=False,
+    log_config=None,
     ssl_certfile=certificate,
     ssl_keyfile=settings['key'],
   )

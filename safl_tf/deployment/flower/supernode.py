@@ -5,5 +5,5 @@ from flwr.supernode.cli.flower_supernode import flower_supernode
 from safl_tf.deployment.flower import environment
 
 if __name__ == '__main__':
-  environment.end_with_parent()
+  environment.begin('supernode')
   flower_supernode()
