@@ -70,6 +70,7 @@ class ClientUpdate:
     device: the TensorFlow device that holds the data and runs the round.
     shared: the names of the arrays that a client both keeps and uploads.
     uploads: zeros in place of the arrays that it uploads, by name.
+    metrics: the names of the metrics of its outputs.
     keeps_model: whether a client keeps its trained model.
 
   Args:
@@ -455,7 +456,6 @@ class ClientUpdate:
       for array in arrays
       if array.dtype.is_floating
     ]
-    named = algorithm.needs | trained.metrics.keys()
     return cohort.ClientOutput(
       kept=dict(trained.kept),
       upload=upload,
@@ -466,7 +466,7 @@ class ClientUpdate:
       p=mixed.p,
       kept_local=mixed.kept_local,
       train_loss=train_loss,
-      metrics={name: metrics[name] for name in sorted(named)},
+      metrics={name: metrics[name] for name in sorted(self.metrics)},
     )
 
   def _round(
@@ -507,6 +507,7 @@ class ClientUpdate:
     checked.check_needs(self._algorithm, trained.metrics)
     kept, upload = trained.kept, trained.upload
     self.keeps_model = 'z' in kept
+    self.metrics = self._algorithm.needs | trained.metrics.keys()
     self.uploads = {
       name: np.zeros(value.shape, value.dtype.as_numpy_dtype)
       for name, value in upload.items()

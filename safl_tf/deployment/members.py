@@ -27,6 +27,7 @@ _DESCRIBE = messages.encode({'kind': 'describe'})
 _LOOK = 1.0  # seconds between looks for new addresses
 _PING_GRACE = 5.0  # seconds for a reply after that to a later ping
 _RETRY = 2.0  # seconds before the next attempt after a failure
+_MAX_LINE = 1000  # characters
 
 
 @dataclasses.dataclass
@@ -36,6 +37,7 @@ class _Request:
   token: str
   kind: str
   sent: float
+  pinged: float = -math.inf  # when a ping was sent
   doubted: float = math.inf  # when a later ping was answered
 
 
@@ -98,7 +100,7 @@ class Members:
     self._preparation: bytes | None = None
     self._arithmetic: Mapping[str, Any] = {}
     self._looked = -math.inf  # when addresses were asked for
-    self._warned: set[tuple[int, str]] = set()
+    self._warned: set[tuple[str, str]] = set()
 
   @property
   def absent(self) -> list[int]:
@@ -149,10 +151,7 @@ class Members:
       for reply in replies:
         self._read(reply, accept)
     except transport_lib.LostError as error:
-      logging.warning('%s', error)
-      self._asked.clear()
-      for member in self._members:
-        member.disconnect()
+      self._lose(error)
       return
     if not replies:
       time.sleep(self._poll)
@@ -163,13 +162,21 @@ class Members:
       if member.request is not None and member.request.kind == 'train':
         member.request = member.ping = None
 
+  def forget_pings(self) -> None:
+    """Forgets pings, which may be lost as well; others are sent."""
+    for member in self._members:
+      member.ping = None
+
   def send_away(self, k: int, reason: str) -> None:
     """Refuses a client that has joined."""
-    member = self._members[k]
-    if member.address is not None:
-      self._refuse(member.address, f'client {k}: {reason}')
+    address = self._members[k].address
     self._members[k] = _Member()
     self.described.pop(k, None)
+    if address is not None:
+      try:
+        self._refuse(address, f'client {k}: {reason}')
+      except transport_lib.LostError as error:
+        self._lose(error)
 
   def finish(self, run: str, seconds: float) -> None:
     """Says to the clients that a run is complete; waits for their replies."""
@@ -189,6 +196,13 @@ class Members:
     except transport_lib.LostError:
       pass  # clients wait for the next run, as they do if they miss this
 
+  def _lose(self, error: transport_lib.LostError) -> None:
+    """Forgets all addresses and requests, which are gone."""
+    logging.warning('%s', error)
+    self._asked.clear()
+    for member in self._members:
+      member.disconnect()
+
   # -- Requests.
 
   def _look(self, now: float) -> None:
@@ -202,9 +216,12 @@ class Members:
         member.disconnect()
     for address in self._asked.keys() - addresses:
       del self._asked[address]
-    for address in addresses - self._asked.keys():
-      token = self._transport.send(address, _DESCRIBE)
-      self._asked[address] = _Request(token, 'describe', now)
+    for address in addresses:
+      asked = self._asked.get(address)
+      is_late = asked is not None and now - asked.sent > self._ping_after
+      if address not in self._asked or is_late:
+        token = self._transport.send(address, _DESCRIBE)
+        self._asked[address] = _Request(token, 'describe', now)
 
   def _send_due(self, k: int, ask: Ask, now: float) -> None:
     """Sends a client its request, or asks whether it is lost."""
@@ -220,9 +237,11 @@ class Members:
       member.request, member.ping = _Request(token, kind, now), None
     elif now > sent.doubted + _PING_GRACE:
       member.request = None  # is lost
-    elif now - sent.sent > self._ping_after and member.ping is None:
+    elif member.ping is None and (
+      now - max(sent.sent, sent.pinged) > self._ping_after
+    ):
       token = self._transport.send(member.address, _DESCRIBE)
-      member.ping = _Request(token, 'describe', now)
+      member.ping, sent.pinged = _Request(token, 'describe', now), now
 
   def _tokens(self) -> list[str]:
     """Returns the tokens of all requests without a reply."""
@@ -264,18 +283,19 @@ class Members:
     member.request = member.ping = None
     message = _decoded(reply)
     status = message.header.get('status')
-    if status == 'prepared' and kind == 'prepare':
+    arithmetic = message.header.get('arithmetic')
+    if (status, kind) == ('prepared', 'prepare') and type(arithmetic) is dict:
       member.prepared = True
-      self._compare(k, message.header.get('arithmetic') or {})
-    elif status == 'unprepared':
+      self._compare(k, arithmetic)
+    elif status == 'unprepared' and kind == 'train':
       member.prepared = False
     elif status == 'trained' and kind == 'train' and accept is not None:
       try:
         accept(k, message)
       except messages.DamagedError as error:
-        self._warn(k, f'its reply {error}; trying again')
+        self._warn(f'client {k}', f'its reply {error}; trying again')
         member.not_before = time.monotonic() + _RETRY
-    elif status == 'ahead':
+    elif status == 'ahead' and kind == 'train':
       raise errors.RunError(
         f'client {k} has done round {message.header.get("t")} of this run '
         'already: the folder of the run has lost rounds; put back its newest '
@@ -285,14 +305,18 @@ class Members:
       self.send_away(k, str(message.header.get('reason')))
     else:
       reason = message.header.get('reason', 'unknown')
-      self._warn(k, f'could not {kind}: {reason}; trying again')
+      self._warn(f'client {k}', f'could not {kind}: {reason}; trying again')
       member.not_before = time.monotonic() + _RETRY
 
   def _read_description(self, address: int, reply: transport_lib.Reply) -> None:
     """Takes in who an address is, or refuses it."""
     message = _decoded(reply)
     if message.header.get('status') != 'described':
-      self._asked.pop(address, None)  # asks again
+      reason = message.header.get('reason', 'unknown')
+      self._warn(
+        'a client', f'could not describe itself: {reason}; asking again'
+      )
+      self._asked.pop(address, None)
       return
     try:
       description = record_lib.Description.from_json(message.header)
@@ -328,6 +352,7 @@ class Members:
     self, address: int, reason: str, level: int = logging.ERROR
   ) -> None:
     """Sends an address away."""
+    reason = _line(reason)
     logging.log(level, 'refused %s', reason)
     data = messages.encode({'kind': 'refuse', 'reason': reason})
     self._transport.send(address, data)
@@ -342,16 +367,23 @@ class Members:
     for name, value in theirs.items():
       if name in here and here[name] != value:
         self._warn(
-          k,
+          f'client {k}',
           f'has {name} {value}, here {here[name]}: its sums may be rounded '
           'differently from those of a simulation here',
         )
 
-  def _warn(self, k: int, text: str) -> None:
+  def _warn(self, name: str, text: str) -> None:
     """Logs a warning about a client, once."""
-    if (k, text) not in self._warned:
-      self._warned.add((k, text))
-      logging.warning('client %d: %s', k, text)
+    text = _line(text)
+    if (name, text) not in self._warned:
+      self._warned.add((name, text))
+      logging.warning('%s: %s', name, text)
+
+
+def _line(text: str) -> str:
+  """Returns what a client may have written, as a line for the log."""
+  line = errors.one_line(text)
+  return line if len(line) <= _MAX_LINE else f'{line[:_MAX_LINE]} …'
 
 
 def _decoded(reply: transport_lib.Reply) -> messages.Message:

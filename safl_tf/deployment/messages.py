@@ -7,6 +7,7 @@ carry data but no code.
 
 import json
 import math
+import re
 import struct
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ PROTOCOL = 1  # of this module and of what `client` and `server` exchange
 _MAGIC = b'SAFLMSG1'
 _LENGTH = struct.Struct('<I')
 _KINDS = 'biufV'  # bfloat16 is V
+_TYPE = re.compile('[a-z][a-z0-9_]*')  # np.dtype parses more than names
 
 
 class DamagedError(Exception):
@@ -41,7 +43,10 @@ def encode(
   header: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None
 ) -> bytes:
   """Returns a message as bytes."""
-  arrays = {n: np.asarray(a, order='C') for n, a in (arrays or {}).items()}
+  arrays = {
+    name: np.asarray(array, array.dtype.newbyteorder('='), order='C')
+    for name, array in (arrays or {}).items()
+  }
   listed = [[n, a.dtype.name, a.shape] for n, a in arrays.items()]
   text = atomic_io.to_json({'header': header, 'arrays': listed}, None).encode()
   parts = [_MAGIC, _LENGTH.pack(len(text)), text]
@@ -90,12 +95,14 @@ def below(
 
 def _dtype(name: str) -> np.dtype:
   """Returns the type of numbers of a name."""
-  try:
-    dtype = np.dtype(name)
-  except TypeError:
-    import ml_dtypes
+  dtype = np.dtype(object)
+  if _TYPE.fullmatch(name):
+    try:
+      dtype = np.dtype(name)
+    except TypeError:
+      import ml_dtypes
 
-    dtype = np.dtype(getattr(ml_dtypes, name, None) or object)
-  if dtype.kind not in _KINDS or dtype.hasobject or not dtype.itemsize:
+      dtype = np.dtype(getattr(ml_dtypes, name, None) or object)
+  if dtype.kind not in _KINDS or dtype.type is np.void:
     raise DamagedError(f'has an array of {name}')
   return dtype

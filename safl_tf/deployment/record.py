@@ -8,13 +8,24 @@ import dataclasses
 import json
 import pathlib
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 from safl_tf.data import client_file
 from safl_tf.util import atomic_io, errors
 
 NAME = 'deployment.json'
+_TYPES: dict[str, type] = {
+  'client': int,
+  'name': str,
+  'uid': str,
+  'size': int,
+  'data_sha256': str,
+  'protocol': int,
+  'versions': dict,
+  'hardware': dict,
+}
+_MAX_SIZE = 2**31 - 1  # rows have int32 numbers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,17 +57,9 @@ class Description:
   @classmethod
   def from_json(cls, values: Mapping[str, Any]) -> Self:
     """Returns the description in a reply."""
-    return cls(
-      client=int(values['client']),
-      name=str(values['name']),
-      uid=str(uuid.UUID(values['uid'])),
-      size=int(values['size']),
-      data_sha256=str(values['data_sha256']),
-      facts=client_file.Facts.from_json(values['facts']),
-      protocol=int(values['protocol']),
-      versions=dict(values['versions']),
-      hardware=dict(values['hardware']),
-    )
+    found = _typed(values, _TYPES)
+    facts = client_file.Facts.from_json(values['facts'])
+    return cls(**{**found, 'uid': str(uuid.UUID(found['uid']))}, facts=facts)
 
 
 class Client(NamedTuple):
@@ -103,12 +106,25 @@ def read(folder: pathlib.Path, argument: str) -> Record | None:
   try:
     values = json.loads(path.read_text(encoding='utf-8'))
     return Record(
-      str(uuid.UUID(values['run'])),
+      str(uuid.UUID(str(values['run']))),
       client_file.Facts.from_json(values['facts']),
-      [Client(**client) for client in values['clients']],
+      [Client(**_typed(c, Client._fields)) for c in values['clients']],
     )
   except FileNotFoundError:
     return None
   except (ValueError, KeyError, TypeError, RecursionError) as error:
     hint = f'its {NAME} is damaged ({errors.reason(error)}); restore it'
     raise errors.InputError(argument, folder, hint) from error
+
+
+def _typed(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+  """Returns the values of these names; refuses those of other types."""
+  found = {name: values[name] for name in names}
+  for name, value in found.items():
+    if type(value) is not _TYPES[name]:
+      kind = _TYPES[name].__name__
+      raise errors.InputError(name, type(value).__name__, f'must be {kind}')
+  if not 1 <= found['size'] <= _MAX_SIZE:
+    hint = f'must be in [1, {_MAX_SIZE}]'
+    raise errors.InputError('size', found['size'], hint)
+  return found

@@ -40,9 +40,9 @@ class Options:
   """How patient a server is.
 
   Attributes:
-    round_timeout: seconds that clients have for a round. Then, those that have
-      not answered are asked again, or dropped.
-    missing: 'wait' for missing clients, or 'drop' them from the round.
+    round_timeout: seconds that clients have for a round.
+    missing: what happens with those that have not answered by then: 'wait' for
+      them, or 'drop' them from the round.
     max_wait: seconds without any reply after which the server gives up.
     poll: seconds between looks at the transport.
     ping_after: seconds without a reply after which the server asks whether a
@@ -257,8 +257,9 @@ class Server:
         before = len(pending)
         self._members.step(tuple(pending), ask, accept)
         if patience.is_over(pending, len(pending) < before):
-          self._members.forget_training()
+          self._members.forget_pings()
           if self._options.missing == 'drop':
+            self._members.forget_training()
             names = _clients(pending)
             logging.warning('round %d: goes on without %s', inputs.t, names)
             pending.clear()
@@ -274,10 +275,15 @@ class Server:
     said = (header.get('client'), header.get('job'), header.get('t'))
     if said != (k, self._job.key, t):
       raise messages.DamagedError(f'is of {said}')
-    self._report_loss(k, header.get('lost'), int(header.get('last_t', 0)))
+    last_t = header.get('last_t')
+    if type(last_t) is not int:
+      raise messages.DamagedError('has no last_t')
     scalars = {name: arrays.get(name) for name in client_lib.SCALARS}
-    for name, value in scalars.items():
-      if value is None or value.shape != ():
+    metrics = messages.below('metrics/', arrays)
+    if metrics.keys() != self._update.metrics:
+      raise messages.DamagedError(f'has the metrics {sorted(metrics)}')
+    for name, value in {**metrics, **scalars}.items():
+      if value is None or value.shape != () or value.dtype.kind not in 'bf':
         raise messages.DamagedError(f'has no {name}')
     upload = messages.below('upload/', arrays)
     finite, sent = bool(scalars['finite']), bool(scalars['sent'])
@@ -288,21 +294,23 @@ class Server:
         for array in upload.values()
         if array.dtype.kind in 'fV'
       )
+    self._report_loss(k, header.get('lost'), last_t)
     self._last_t[k] = t
     return cohort.ClientOutput(
       kept={},
       upload=upload if finite and sent else {},
-      metrics=messages.below('metrics/', arrays),
+      metrics=metrics,
       **{**scalars, 'finite': np.bool_(finite)},
     )
 
-  def _report_loss(self, k: int, lost: str | None, last_t: int) -> None:
+  def _report_loss(self, k: int, lost: object, last_t: int) -> None:
     """Warns of a client that has lost what it kept."""
     known = self._last_t.get(k, 0)
     if lost is None and last_t < known:
       lost = f'has lost what it kept in round {known}'
     if lost is not None:
-      logging.warning('client %d: %s; it starts as a new one', k, lost)
+      text = errors.one_line(str(lost))
+      logging.warning('client %d: %s; it starts as a new one', k, text)
 
 
 def _clients(numbers: Iterable[int]) -> str:

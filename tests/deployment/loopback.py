@@ -21,7 +21,7 @@ from safl_tf.deployment import client as client_lib
 from safl_tf.deployment import client_state, messages, remote_data
 from safl_tf.deployment import server as server_lib
 from safl_tf.deployment.flower import client_app, grid_transport, payload
-from tests import tiny, tiny_rounds
+from tests import memories, tiny, tiny_rounds
 
 SERVER_NODE = 1
 QUICK = server_lib.Options(round_timeout=60, poll=0.0, max_wait=5)
@@ -239,9 +239,14 @@ class Federation:
 
   def kept_by(self, k, folder=None):
     """What client k has on its disk; None if it has nothing."""
-    folder = self.folder / (folder or f'client_{k}') / f'run_{self.record.run}'
     owner = {'run': self.record.run, 'client': k, 'seed': 0}
+    folder = self.state_path(k, folder).parent
     return client_state.ClientState(folder, owner).load()
+
+  def state_path(self, k, folder=None):
+    """The file in which client k keeps its arrays."""
+    folder = self.folder / (folder or f'client_{k}')
+    return folder / f'run_{self.record.run}' / 'client_state.bin'
 
   def start(self):
     """Starts a server."""
@@ -274,3 +279,19 @@ class Federation:
         **changes,
       }
     )
+
+  def check_same(self, one, other):
+    """Compares states bit for bit; clients' own arrays are on their disks."""
+    assert one.t == other.t
+    assert (one.z_bar is None) == (other.z_bar is None)
+    if one.z_bar is not None:
+      assert one.z_bar.tobytes() == other.z_bar.tobytes()
+    memory = [memories.to_arrays(state.memory) for state in (one, other)]
+    assert memory[0].keys() == memory[1].keys()
+    for name, array in memory[0].items():
+      assert array.tobytes() == memory[1][name].tobytes()
+    for k in one.client_models.versions:
+      after = self.kept_by(k).after
+      assert after.keys() == one.clients.keys()
+      for name, store in one.clients.items():
+        assert after[name].tobytes() == store[k].tobytes()

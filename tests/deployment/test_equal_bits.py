@@ -11,7 +11,7 @@ from binaries.flags import deployment
 from safl_tf.algorithms import registry
 from safl_tf.core import client_config
 from safl_tf.util import choices
-from tests import marks, memories, tasks, tiny, tiny_rounds
+from tests import marks, tasks, tiny, tiny_rounds
 from tests.deployment import loopback
 
 CLIENTS = tiny.clients((20, 1, 31))
@@ -28,22 +28,6 @@ def measured(metrics):
   return {name: np.asarray(value).tobytes() for name, value in values.items()}
 
 
-def check_same(federation, one, other):
-  """Compares states; clients' own arrays are on their disks."""
-  assert one.t == other.t
-  if one.z_bar is not None:
-    assert one.z_bar.tobytes() == other.z_bar.tobytes()
-  memory = [memories.to_arrays(state.memory) for state in (one, other)]
-  assert memory[0].keys() == memory[1].keys()
-  for name, array in memory[0].items():
-    assert array.tobytes() == memory[1][name].tobytes()
-  for k in one.client_models.versions:
-    after = federation.kept_by(k).after
-    assert after.keys() == one.clients.keys()
-    for name, store in one.clients.items():
-      assert after[name].tobytes() == store[k].tobytes()
-
-
 def check(federation, rounds=3):
   """Compares a federation with its simulation, round by round."""
   simulated, deployed = federation.simulation(), federation.process()
@@ -51,7 +35,7 @@ def check(federation, rounds=3):
   for _ in range(rounds):
     one, mine = simulated.next(one)
     other, others = deployed.next(other)
-    check_same(federation, one, other)
+    federation.check_same(one, other)
     assert measured(mine) == measured(others)
     assert others.wire.bytes_up > others.bytes_up
     assert others.wire.bytes_down > others.bytes_down
@@ -234,4 +218,4 @@ def test_a_server_that_starts_again(tmp_path, name):
   second = federation.process(federation.record)
   state, _ = second.next(state)
   state, _ = second.next(state)
-  check_same(federation, states[-1], state)
+  federation.check_same(states[-1], state)
