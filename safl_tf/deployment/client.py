@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import hashlib
 import pathlib
+import tempfile
 import traceback
 import uuid
 from collections.abc import Callable, Mapping
@@ -22,6 +23,8 @@ from safl_tf.core import process as process_lib
 from safl_tf.data import client_data, client_file
 from safl_tf.deployment import admission, client_state, messages
 from safl_tf.util import atomic_io, errors, hardware, versions
+
+OWN_MODEL = 'own_model.keras'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,6 +134,7 @@ class Client:
       if kind == 'refuse':
         raise RefusedError(str(header.get('reason')))
       if kind == 'finish':
+        self._save_model(str(header.get('run')))
         raise FinishedError(str(header.get('run')))
       handler = self._handlers.get(str(kind))
       if handler is None:
@@ -256,6 +260,22 @@ class Client:
       'lost': lost,
     }
     return messages.encode(reply, arrays)
+
+  def _save_model(self, run: str) -> None:
+    """Writes the own model z_k of a complete run as a Keras file."""
+    prepared = self._prepared
+    if prepared is None or prepared.job.run != run:
+      return
+    saved, _ = self._load(prepared.state)
+    if saved is None or not prepared.trainer.keeps_models:
+      return
+    model = prepared.trainer.model.to_model(saved.after['z'])
+    path = prepared.state.path.with_name(OWN_MODEL)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+      temporary = pathlib.Path(folder, OWN_MODEL)
+      model.save(temporary)
+      atomic_io.write_bytes(path, temporary.read_bytes())
+    logging.info("this client's own model is %s", path)
 
   def _load(
     self, state: client_state.ClientState
