@@ -71,5 +71,6 @@ def check_names(descriptions: Mapping[int, record.Description]) -> None:
   names = collections.Counter(d.name for d in found)
   for name, count in names.items():
     if count > 1:
-      clients = [d.client for d in found if d.name == name]
-      raise errors.RunError(f'clients {clients} have the same name, {name}')
+      clients = sorted(d.client for d in found if d.name == name)
+      text = ', '.join(map(str, clients))
+      raise errors.RunError(f'clients {text} have the same name, {name}')

@@ -341,7 +341,7 @@ class Members:
     if member.uid is not None:
       logging.info('client %d is back', k)
     else:
-      name, size = description.name, description.size
+      name, size = _line(description.name), description.size
       logging.info('client %d joined (%s, %d examples)', k, name, size)
     member.disconnect()
     member.address, member.uid = address, description.uid

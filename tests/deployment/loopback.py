@@ -2,10 +2,12 @@
 
 import collections
 import dataclasses
+import functools
 import itertools
 import math
 import pathlib
 import time
+from typing import ClassVar
 
 from flwr.app import Context, Message, RecordDict
 from flwr.app.error import Error
@@ -197,12 +199,12 @@ class Federation:
   def trainer(self, job, clients, file, model, **changes):
     """Builds what a client trains with, from the settings of all."""
     del job, file, model
-    values = {'model': self.model, 'config': self.config, **changes}
+    values = {'architecture': self.model, 'config': self.config, **changes}
     options = dict(self.process_options)
     options.pop('init', None)
     task = {name: options.pop(name, None) for name in TASK}
     return client_trainer.ClientTrainer(
-      values['model'],
+      values['architecture'],
       clients,
       checked.rules(self.algorithm),
       checked.config(self.algorithm, values['config']),
@@ -295,3 +297,18 @@ class Federation:
       assert after.keys() == one.clients.keys()
       for name, store in one.clients.items():
         assert after[name].tobytes() == store[k].tobytes()
+
+
+class CompiledOnce(Federation):
+  """A federation whose clients of equal settings and data compile once."""
+
+  trainers: ClassVar = {}
+
+  def trainer(self, job, clients, file, model, **changes):
+    build = functools.partial(super().trainer, job, clients, file, model)
+    if changes or self.algorithm is not tiny_rounds.SAFL:
+      return build(**changes)
+    key = file.client, client_file.digest(file), job.num_clients, job.largest
+    if key not in self.trainers:
+      self.trainers[key] = build()
+    return self.trainers[key]
