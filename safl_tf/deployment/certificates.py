@@ -23,7 +23,6 @@ from safl_tf.util import errors
 
 _VALID = datetime.timedelta(days=5 * 365)
 _CLOCKS = datetime.timedelta(days=1)  # by which clocks may differ
-_EVERYWHERE = ('0.0.0.0', '::')
 _PRIVATE = 0o600
 _TAKES_KEY = "an ECDSA key of OpenSSH: ssh-keygen -t ecdsa -b 384 -N '' -f FILE"
 
@@ -43,9 +42,7 @@ def make(folder: pathlib.Path, host: str, num_clients: int) -> None:
     host: the name or address by which clients reach the server.
     num_clients: n.
   """
-  if host in _EVERYWHERE:
-    hint = 'must have the name or address by which clients reach the server'
-    raise errors.InputError('address', host, hint)
+  _general_name(host)
   if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
     hint = 'must be a new or empty folder: keys are never replaced'
     raise errors.InputError('make_certificates', folder, hint)
@@ -132,10 +129,19 @@ def _usage(is_ca: bool) -> x509.KeyUsage:
 
 
 def _general_name(host: str) -> x509.GeneralName:
+  """Returns a name or an address as a certificate has it."""
+  hint = 'must have the name or address by which clients reach the server'
   try:
-    return x509.IPAddress(ipaddress.ip_address(host))
+    address = ipaddress.ip_address(host)
   except ValueError:
-    return x509.DNSName(host)
+    try:
+      return x509.DNSName(host)
+    except ValueError as error:
+      hint += ', in ASCII; names of other letters start with xn--'
+      raise errors.InputError('address', host, hint) from error
+  if address.is_unspecified:
+    raise errors.InputError('address', host, hint)
+  return x509.IPAddress(address)
 
 
 def _private(key: ec.EllipticCurvePrivateKey, is_ssh: bool = False) -> bytes:
