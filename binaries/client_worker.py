@@ -27,7 +27,7 @@ def main(flags: absl_flags.FlagValues) -> None:
   assert config.client is not None
   home = config.folder / 'flower'
   trainer = client_lib.Client(
-    config.client, file, config.folder, _builder(config.device)
+    config.client, file, config.folder, _builder(config)
   )
 
   def handle(request: bytes) -> bytes:
@@ -53,7 +53,7 @@ def main(flags: absl_flags.FlagValues) -> None:
     logging.info('the run is complete')
 
 
-def _builder(device: str) -> Any:
+def _builder(own: deployment.Client) -> Any:
   """Returns what builds the trainer of a job."""
   from . import factories
 
@@ -66,7 +66,11 @@ def _builder(device: str) -> Any:
     elif str(settings.get('model')).endswith('.keras'):
       raise errors.InputError('model', settings['model'], 'was not sent')
     config = deployment.for_simulation(
-      {**settings, 'device': device}, job.num_clients, file.facts.name
+      settings,
+      job.num_clients,
+      file.facts.name,
+      device=own.device,
+      custom_objects=own.custom_objects if model is not None else None,
     )
     dataset = factories.dataset_of(file.facts, clients.x, clients.y)
     config = factories.resolve_model(config, dataset)

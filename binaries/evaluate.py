@@ -57,6 +57,7 @@ class _Model(group.Group, topic='model'):
     'Load a SavedModel that safl-export did not write, or that was changed '
     'since. A SavedModel can run code of its author.',
   )
+  custom_objects: str | None = training.custom_objects('a model')
   from_logits: bool | None = group.boolean(
     None,
     'Whether the outputs of the model are logits; needed only where neither '
@@ -75,6 +76,9 @@ def main(flags: absl_flags.FlagValues) -> None:
   data = _data(flags, trained)
   _check_trust(pathlib.Path(path), flags.trust)
   hardware.start_tensorflow()
+  from . import factories
+
+  factories.import_objects(flags.custom_objects)
   own_loss = flags.loss is None
   model, metadata, options = _load(path, flags.from_logits, own_loss)
   if flags.loss is not None:

@@ -2,9 +2,11 @@
 
 import contextlib
 import functools
+import importlib.util
 import json
 import os
 import pathlib
+import sys
 import zipfile
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -212,9 +214,54 @@ def load_model(path: str, own_loss: bool = True) -> keras.Layer:
     model = keras.models.load_model(path, compile=False)
   except Exception as error:
     hint = f'cannot be loaded by Keras ({errors.reason(error)})'
+    own = _own_classes(path)
+    if own:
+      hint = f'has {own} of its own: --custom_objects=FILE.py must register it'
     raise errors.InputError('model', path, hint) from error
   _compile(path, model, own_loss)
   return model
+
+
+def import_objects(path: str | None) -> None:
+  """Imports a file of Python code as the module of its name, once."""
+  if path is not None:
+    _import(os.path.abspath(os.path.expanduser(path)))
+
+
+@functools.cache
+def _import(path: str) -> None:
+  name = pathlib.Path(path).stem
+  spec = importlib.util.spec_from_file_location(name, path)
+  assert spec is not None and spec.loader is not None
+  module = importlib.util.module_from_spec(spec)
+  sys.modules[name] = module
+  try:
+    spec.loader.exec_module(module)
+  except Exception as error:
+    hint = f'cannot be imported ({type(error).__name__}: {error})'
+    raise errors.InputError(
+      'custom_objects', path, errors.one_line(hint)
+    ) from error
+
+
+def _own_classes(path: str) -> str:
+  """Returns the names of classes in a .keras file that are not of Keras."""
+  try:
+    with zipfile.ZipFile(path) as archive:
+      config = json.loads(archive.read('config.json'))
+  except (OSError, KeyError, ValueError, zipfile.BadZipFile):
+    return ''
+  names, parts = [], [config]
+  while parts:
+    part = parts.pop()
+    if isinstance(part, dict):
+      name, module = part.get('class_name'), part.get('module')
+      if name and module and not str(module).startswith('keras'):
+        names.append(str(name))
+      part = list(part.values())
+    if isinstance(part, list):
+      parts += part
+  return ', '.join(sorted(set(names)))
 
 
 def _compile(path: str, model: keras.Model, own_loss: bool) -> None:
@@ -241,6 +288,7 @@ def _model(
 ) -> keras.Model | flat_model.ModelFn:
   name = config.model
   if name.endswith('.keras'):
+    import_objects(config.custom_objects)
     return load_model(name, own_loss=config.loss is None)
   rank = 3 if name in _FOR_IMAGES else 1
   tokens = dataset.task == 'tokens'

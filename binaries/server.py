@@ -75,6 +75,11 @@ def _serve(
   file = None
   if config.data is not None:
     file = config.load()
+  if config.model.endswith('.keras'):
+    from . import factories
+
+    factories.import_objects(config.custom_objects)
+    factories.load_model(config.model)
   directory = config.directory()
   home = config.path / 'flower'
   environment.restrict(os.environ, home)
@@ -119,7 +124,7 @@ def _train(
   facts = record.facts
   model = None
   if config.model.endswith('.keras'):
-    model = pathlib.Path(config.model).expanduser().read_bytes()
+    model = pathlib.Path(config.model).read_bytes()
   server.begin(process, config.settings(), config.seed, model)
   return loop.run(
     process,
@@ -150,7 +155,10 @@ def build_process(
 
   clients = remote_data.create(record)
   simulated = deployment.for_simulation(
-    config.settings(), clients.num_clients, record.facts.name
+    config.settings(),
+    clients.num_clients,
+    record.facts.name,
+    custom_objects=config.custom_objects,
   )
   dataset = factories.dataset_of(record.facts, clients.x, clients.y)
   simulated = factories.resolve_model(simulated, dataset)

@@ -39,6 +39,7 @@ ALLOWED = {
     'util',
     'version',
   ),
+  'deployment': ('core', 'data', 'util', 'version'),
   'reporting': ('util',),
   'experiments': (
     'algorithms',
@@ -138,6 +139,13 @@ def test_the_library_does_not_read_flags():
     if any(below(imported, other) for other in forbidden)
   ]
   assert wrong == []
+
+
+def test_one_package_knows_flower():
+  """So that another transport can take its place."""
+  for name, imported in IMPORTS.items():
+    if not below(name, 'safl_tf.deployment.flower'):
+      assert not any(below(module, 'flwr') for module in imported), name
 
 
 def test_imports_have_no_cycle():

@@ -153,8 +153,7 @@ class ServerConfig(
     if (config.tls_certificate is None) != (config.tls_key is None):
       hint = 'is required with --tls_certificate'
       raise errors.InputError('tls_key', '', hint)
-    if config.model.endswith('.keras'):
-      training.check_keras_file(os.path.expanduser(config.model))
+    config = config.resolve_files()
     validation.installed('safl-server', '', 'flower', 'flwr')
     config.check_files()
     config = config.resolve_selection(config.num_clients)
@@ -185,7 +184,11 @@ class ServerConfig(
     return files
 
   def settings(self) -> dict[str, Any]:
-    """Returns what clients need to know, by name of the flag."""
+    """Returns what clients need to know, by name of the flag.
+
+    Paths of the server are not: clients get the .keras file itself, and have
+    the code of its layers themselves.
+    """
     groups = (
       training.Model,
       training.Algorithm,
@@ -195,11 +198,12 @@ class ServerConfig(
     )
     names = [f.name for group in groups for f in dataclasses.fields(group)]
     names += ['jit_compile', 'mixed_precision']
-    return {name: getattr(self, name) for name in names}
+    own = ('custom_objects', 'custom_objects_sha256', 'model_sha256')
+    return {name: getattr(self, name) for name in names if name not in own}
 
 
 def for_simulation(
-  settings: dict[str, Any], num_clients: int, name: str
+  settings: dict[str, Any], num_clients: int, name: str, **own: Any
 ) -> run_config.RunConfig:
   """Returns the configuration of safl-train that `factories` builds from.
 
@@ -207,13 +211,14 @@ def for_simulation(
     settings: of `ServerConfig.settings`.
     num_clients: n.
     name: of the data.
+    **own: settings of this machine.
   """
   known = {field.name for field in dataclasses.fields(run_config.RunConfig)}
   for setting, value in settings.items():
     if setting not in known:
       raise errors.InputError(setting, value, 'is unknown here')
   return run_config.RunConfig(
-    **{**settings, 'dataset': name, 'num_clients': num_clients}
+    **{**settings, **own, 'dataset': name, 'num_clients': num_clients}
   )
 
 
@@ -242,6 +247,9 @@ class Client(Group, topic='client'):
     check=_check_file,
   )
   device: str = text('auto', 'auto, cpu, gpu or one, such as gpu:1.')
+  custom_objects: str | None = training.custom_objects(
+    "the server's .keras file"
+  )
   max_wait: float = real(
     86400.0, 'Seconds without an answer of the server after which it gives up.'
   )

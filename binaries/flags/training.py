@@ -39,6 +39,28 @@ _ASTW = When(aggregator=('astw',)) | _OWN_ASTW
 _ATTACKED = When(attack=Others(['none']))
 
 
+def _check_code(name: str, path: str) -> None:
+  """Refuses a path that cannot be a file of Python code."""
+  if not (path.endswith('.py') and os.path.isfile(os.path.expanduser(path))):
+    raise errors.InputError(name, path, 'must be an existing file FILE.py')
+
+
+def custom_objects(where: str, when: When | None = None) -> Any:
+  """Returns the field of --custom_objects.
+
+  Args:
+    where: what has the objects.
+    when: see `group.text`.
+  """
+  return text(
+    None,
+    f'FILE.py with the layers and functions of {where} that are not of Keras; '
+    'it registers them with keras.saving.register_keras_serializable.',
+    when,
+    check=_check_code,
+  )
+
+
 @dataclasses.dataclass(frozen=True)
 class Model(Group, topic='model'):
   """The model and its initial weights."""
@@ -69,10 +91,14 @@ class Model(Group, topic='model'):
     'with or its last layer says it if not given.',
     When(model=('FILE.keras',)),
   )
+  custom_objects: str | None = custom_objects(
+    'a .keras file', When(model=('FILE.keras',))
+  )
   model_sha256: str | None = None
+  custom_objects_sha256: str | None = None
 
   def resolve_model(self, dataset: str, has_images: bool) -> Self:
-    """Resolves `auto`; checks the path of a .keras file and adds its digest."""
+    """Resolves `auto`, and `resolve_files`."""
     name = os.path.expanduser(self.model)
     if name == 'auto':
       digits = dataset in ('mnist_sample', 'mnist')
@@ -82,9 +108,24 @@ class Model(Group, topic='model'):
     if not name.endswith('.keras'):
       validation.choice('model', name, ['auto', *choices.MODELS, 'FILE.keras'])
       return dataclasses.replace(self, model=name)
+    return self.resolve_files()
+
+  def resolve_files(self) -> Self:
+    """Checks the paths of a .keras file and its code; adds their digests."""
+    name = os.path.expanduser(self.model)
+    if not name.endswith('.keras'):
+      return self
     check_keras_file(name)
-    digest = hashlib.sha256(pathlib.Path(name).read_bytes()).hexdigest()
-    return dataclasses.replace(self, model=name, model_sha256=digest)
+    code = None
+    if self.custom_objects is not None:
+      code = os.path.expanduser(self.custom_objects)
+    return dataclasses.replace(
+      self,
+      model=name,
+      custom_objects=code,
+      model_sha256=_digest(name),
+      custom_objects_sha256=code and _digest(code),
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -342,6 +383,10 @@ class Attack(Group, topic='attack'):
     'Factor of sign_flip and scale, standard deviation of noise.',
     When(attack=('sign_flip', 'scale', 'noise')),
   )
+
+
+def _digest(path: str) -> str:
+  return hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()
 
 
 def check_keras_file(path: str) -> None:

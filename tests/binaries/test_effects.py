@@ -45,6 +45,7 @@ TEXTS = {
   'image_size': '1,2',
   'partition': 'iid',
   'model': 'light_vgg',
+  'custom_objects': 'own.py',
   'activation': 'relu',
   'output_dir': 'other',
   'experiment': 'other',
@@ -234,6 +235,7 @@ def folder(tmp_path, monkeypatch, dense):
   x, y = np.zeros((40, 2), np.float32), np.arange(40) % 2
   np.savez(tmp_path / 'a.npz', x=x, y=y)
   shutil.copy(dense, tmp_path / 'own.keras')
+  (tmp_path / 'own.py').write_text('')
   monkeypatch.chdir(tmp_path)
 
 
@@ -271,6 +273,7 @@ def calls(monkeypatch):
 
   patch = monkeypatch.setattr
   patch(data_registry, 'load', load)
+  patch(factories, 'import_objects', record('objects'))
   made_process = types.SimpleNamespace(close=lambda: None)
   patch(process, 'FederatedProcess', record('process', made_process))
   patch(loop, 'run', record('run', result))

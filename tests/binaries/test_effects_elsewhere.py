@@ -10,6 +10,7 @@ from binaries import (
   compare,
   evaluate,
   export,
+  factories,
   partition,
   reproduce,
   runs,
@@ -49,6 +50,7 @@ PROGRAMS = {
       'model': 'b',
       'loss': 'paper',
       'metrics': 'mse',
+      'custom_objects': 'own.py',
       'from_logits': 'true',
       'trust': 'true',
     },
@@ -157,6 +159,8 @@ def did(monkeypatch, tmp_path):
     ),
   )
   patch(evaluate, '_check_trust', record('trust'))
+  patch(factories, 'import_objects', record('objects'))
+  (tmp_path / 'own.py').write_text('')
   for name in 'ab':
     (tmp_path / name).mkdir()
   x, y = np.zeros((600, 28, 28, 1), np.uint8), np.arange(600) % 10

@@ -228,6 +228,63 @@ def blocks():
   return keras.Model(inputs, keras.layers.Dense(10, activation='softmax')(x))
 
 
+_OWN_LAYER = """
+import keras
+
+@keras.saving.register_keras_serializable('tests')
+class Scale(keras.layers.Layer):
+  def build(self, shape):
+    self.scale = self.add_weight(shape=(shape[-1],), initializer='ones')
+
+  def call(self, x):
+    return x * self.scale
+"""
+
+
+def test_layers_of_their_own(train, tmp_path, call):
+  import keras
+
+  from binaries import factories
+
+  code, path = tmp_path / 'my_layers.py', tmp_path / 'own.keras'
+  code.write_text(_OWN_LAYER)
+  names = {}
+  exec(_OWN_LAYER, names)
+  keras.Sequential(
+    [
+      keras.Input((28, 28, 1)),
+      keras.layers.Flatten(),
+      names['Scale'](),
+      keras.layers.Dense(10),
+    ]
+  ).save(path)
+
+  def forget():
+    keras.saving.get_custom_objects().pop('tests>Scale', None)
+    factories._import.cache_clear()
+
+  forget()
+  flags = ('--algorithm=fedavg', '--from_logits')
+  outcome, _ = train(*flags, model=path)
+  assert outcome.code == 2
+  assert 'has Scale of its own: --custom_objects=FILE.py must' in outcome.err
+  flags = (*flags, f'--custom_objects={code}')
+  outcome, run = train(*flags, model=path)
+  assert outcome.code == 0, outcome.err
+  forget()
+  outcome = call('evaluate', f'--model={run}', f'--custom_objects={code}')
+  assert outcome.code == 0, outcome.err
+  code.write_text(f'{_OWN_LAYER}1 / 0')
+  outcome, _ = train(*flags, model=path)
+  assert outcome.code == 2
+  assert 'made with other flags (custom_objects_sha256 was ' in outcome.err
+  forget()
+  outcome, _ = train(*flags, model=path, name='other')
+  assert outcome.code == 2
+  assert 'cannot be imported (ZeroDivisionError: division' in outcome.err
+  forget()
+
+
 def test_user_model(train, tmp_path, call):
   import keras
 
