@@ -97,6 +97,9 @@ class ClientExamples(Group, topic='data'):
     if near in ('csv', 'folder'):
       hint = f'did you mean {near}:{self.data}?'
       raise errors.InputError('data', self.data, hint)
+    if not os.path.isfile(path):
+      hint = 'cannot be read (No such file or directory)'
+      raise errors.InputError('data', self.data, hint)
 
   def load(self) -> 'client_file.ClientFile':
     """Reads the data; images need TensorFlow."""

@@ -154,7 +154,7 @@ class ServerConfig(
       hint = 'is required with --tls_certificate'
       raise errors.InputError('tls_key', '', hint)
     config = config.resolve_files()
-    validation.installed('safl-server', '', 'flower', 'flwr')
+    validation.installed('address', config.address, 'flower', 'flwr')
     config.check_files()
     config = config.resolve_selection(config.num_clients)
     rounds = 100 if config.rounds is None else config.rounds
@@ -264,7 +264,7 @@ class Client(Group, topic='client'):
     for name in ('client', 'server', 'state_dir'):
       if getattr(config, name) in (None, ''):
         raise errors.InputError(name, '', 'is required; see --help')
-    validation.installed('safl-client', '', 'flower', 'flwr')
+    validation.installed('server', config.server, 'flower', 'flwr')
     config.check_effects(flags)
     from safl_tf.deployment import certificates
 

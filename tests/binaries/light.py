@@ -11,22 +11,26 @@ import sys
 import tempfile
 
 from binaries import (
+  client,
   compare,
   evaluate,
   export,
   partition,
   reproduce,
+  server,
   sweep,
   theory,
   train,
 )
 
 PROGRAMS = {
+  'client': client,
   'compare': compare,
   'evaluate': evaluate,
   'export': export,
   'partition': partition,
   'reproduce': reproduce,
+  'server': server,
   'sweep': sweep,
   'theory': theory,
   'train': train,
