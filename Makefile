@@ -1,13 +1,14 @@
 # make run   the main job: SAFL on the bundled MNIST sample
 # make test  the tests that every change must pass
 # make test-slow    whole runs, more variants of tests, clusters that lose nodes
+# make test-deploy  real clients: all variants, and as programs that are killed
 # make test-attack  the slow attacks: killed runs, failing disks, fuzzed files
 # make check ruff and mypy
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test test-slow test-attack check clean
+.PHONY: run test test-slow test-deploy test-attack check clean
 
 run: $(VENV)/.installed
 	$(BIN)/safl-train
@@ -17,6 +18,9 @@ test: $(VENV)/.installed-test
 
 test-slow: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m slow
+
+test-deploy: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -m 'slow or not slow' tests/deployment
 
 test-attack: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m attack tests/attack

@@ -72,7 +72,7 @@ def _supervise(config: deployment.Client, port: int) -> None:
   supernode = _Part(
     'SuperNode',
     lambda: node.start(server, home, port),
-    reason=lambda: node.reason(home),
+    reason=lambda code: node.reason(home, code),
   )
   search = _Search(config, lambda: node.problem(server))
   try:
@@ -100,7 +100,7 @@ class _Part:
     name: for messages.
     start: starts it.
     final: see above.
-    reason: says why it has ended with an exit code.
+    reason: says why it has ended, from its exit code.
   """
 
   def __init__(
@@ -108,7 +108,7 @@ class _Part:
     name: str,
     start: Callable[[], subprocess.Popen[bytes]],
     final: Sequence[int] = (),
-    reason: Callable[[], str] | None = None,
+    reason: Callable[[int], str] | None = None,
   ):
     self.final = final
     self._name = name
@@ -143,8 +143,8 @@ class _Part:
     self._delay = min(_MAX_DELAY, 2 * self._delay + 1) if is_quick else 0.0
     self._due = time.monotonic() + self._delay
     how = f'signal {-code}' if code < 0 else f'exit code {code}'
-    if code > 0 and self._reason is not None:
-      how = self._reason()
+    if code >= 0 and self._reason is not None:
+      how = self._reason(code)
     logging.warning('the %s ended (%s); starting it again', self._name, how)
     return code
 

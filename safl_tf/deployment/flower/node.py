@@ -105,8 +105,10 @@ def start(
   return environment.start('supernode', arguments, home)
 
 
-def reason(home: pathlib.Path) -> str:
-  """Returns why the SuperNode has ended."""
+def reason(home: pathlib.Path, code: int) -> str:
+  """Returns why the SuperNode has ended with an exit code."""
+  if code == 0:
+    return 'it has lost the server'
   last = environment.last_error(home, 'supernode')
   if _UNKNOWN_KEY.search(last):
     return (
