@@ -85,7 +85,7 @@ def measure(folder: pathlib.Path, algorithm: str) -> dict[str, Any]:
     trained = logs.wait('server', 'round 1 of')
     found['first round of all'] = trained - joined
     logs.wait('server', f'round {_ROUNDS.value - 1} of')
-    for process in psutil.Process(clients[0].pid).children():
+    for process in psutil.Process(clients[0].pid).children(recursive=True):
       command = ' '.join(process.cmdline())
       name = 'trainer' if 'client_worker' in command else 'SuperNode'
       found[f'memory of {name}'] = process.memory_info().rss / 1e6

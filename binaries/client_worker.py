@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-import sys
 from typing import Any
 
 from absl import flags as absl_flags
@@ -21,36 +20,27 @@ def main(flags: absl_flags.FlagValues) -> None:
   hardware.start_tensorflow()
   file = data.load()
   client.check(config, file.client)
-  from safl_tf.deployment import client as client_lib
-  from safl_tf.deployment.flower import node
+  from safl_tf.deployment.flower import environment
 
-  assert config.client is not None
-  home = config.folder / 'flower'
+  environment.restrict(os.environ, config.home)
+  from safl_tf.deployment import client as client_lib
+  from safl_tf.deployment.flower import node, resident
+
+  assert config.client is not None and config.server is not None
   trainer = client_lib.Client(
     config.client, file, config.folder, _builder(config)
   )
-
-  def handle(request: bytes) -> bytes:
-    try:
-      return trainer.handle(request)
-    except client_lib.FinishedError:
-      if config.once:
-        raise
-      logging.info('the run is complete; waiting for the next one')
-      return b''
-
+  size = len(file.examples.y) if file.examples else 0
   logging.info(
-    'client %d: %d examples, server %s',
-    config.client,
-    len(file.examples.y) if file.examples else 0,
-    config.server,
+    'client %d: %d examples, server %s', config.client, size, config.server
   )
-  try:
-    node.work(handle, _PORT, (home / 'secret').read_bytes())
-  except client_lib.RefusedError as error:
-    raise errors.RunError(f'the server has refused {error}') from error
-  except client_lib.FinishedError:
-    logging.info('the run is complete')
+  address = deployment.parse_address('server', config.server)
+  server = node.Server(
+    *address,
+    deployment.path_of(config.root_certificates),
+    deployment.path_of(config.key),
+  )
+  resident.run(trainer, server, config.home, config.max_wait, config.once)
 
 
 def _builder(own: deployment.Client) -> Any:
@@ -83,6 +73,4 @@ if __name__ == '__main__':
   from safl_tf.deployment.flower import environment
 
   environment.end_with_parent()
-  _PORT = int(sys.argv.pop(1))
-  environment.restrict(os.environ, pathlib.Path(os.environ['FLWR_HOME']))
   program.run('safl-client', client.__doc__, client.define, main)

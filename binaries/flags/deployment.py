@@ -280,3 +280,8 @@ class Client(Group, topic='client'):
     """The state folder."""
     assert self.state_dir is not None
     return pathlib.Path(self.state_dir).expanduser().resolve()
+
+  @property
+  def home(self) -> pathlib.Path:
+    """The folder for Flower's files."""
+    return self.folder / 'flower'

@@ -140,7 +140,9 @@ class Deployment:
     """Waits for a process of a client: 'supernode' or 'client_worker'."""
     end = time.monotonic() + SECONDS
     while time.monotonic() < end:
-      for process in psutil.Process(self.clients[k].pid).children():
+      for process in psutil.Process(self.clients[k].pid).children(
+        recursive=True
+      ):
         with contextlib.suppress(psutil.Error):
           if any(module in word for word in process.cmdline()):
             return process

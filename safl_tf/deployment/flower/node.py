@@ -118,7 +118,12 @@ def reason(home: pathlib.Path, code: int) -> str:
   return last
 
 
-def work(handle: Callable[[bytes], bytes], port: int, secret: bytes) -> None:
+def work(
+  handle: Callable[[bytes], bytes],
+  port: int,
+  secret: bytes,
+  check: Callable[[], None],
+) -> None:
   """Runs the tasks of a SuperNode, one after the other, without end.
 
   Args:
@@ -126,12 +131,14 @@ def work(handle: Callable[[bytes], bytes], port: int, secret: bytes) -> None:
       without content.
     port: of the SuperNode on this machine.
     secret: that it knows.
+    check: called between tasks; what it raises ends the work.
   """
   app = client_app.create(handle)
   pending = tasks.Tasks(
     f'{environment.HOST}:{port}', secret, TaskType.CLIENT_APP
   )
   while True:
+    check()
     try:
       acquired = pending.acquire()
       if acquired is not None:
