@@ -125,10 +125,11 @@ class LoopbackGrid(Grid):
     self._free.clear()
     self._replies = {k: (0.0, r) for k, (_, r) in self._replies.items()}
 
-  def move(self):
-    """Gives all nodes other ids, and forgets messages and replies."""
-    self.apps = {node + 1000: app for node, app in self.apps.items()}
+  def forget(self, moves):
+    """Forgets messages and replies; gives all nodes other ids, if it moves."""
     self._replies.clear()
+    if moves:
+      self.apps = {node + 1000: app for node, app in self.apps.items()}
 
   def _answer(self, message):
     node = message.metadata.dst_node_id
@@ -164,6 +165,7 @@ class Federation:
     options: of the server.
     process_options: of the process and of the clients' trainers.
     joined: the clients that are started; all by default.
+    seed: of the run.
   """
 
   folder: pathlib.Path
@@ -174,6 +176,7 @@ class Federation:
   options: server_lib.Options = QUICK
   process_options: dict = dataclasses.field(default_factory=dict)
   joined: tuple | None = None
+  seed: int = 0
 
   def __post_init__(self):
     self.grid = LoopbackGrid()
@@ -241,7 +244,7 @@ class Federation:
 
   def kept_by(self, k, folder=None):
     """What client k has on its disk; None if it has nothing."""
-    owner = {'run': self.record.run, 'client': k, 'seed': 0}
+    owner = {'run': self.record.run, 'client': k, 'seed': self.seed}
     folder = self.state_path(k, folder).parent
     return client_state.ClientState(folder, owner).load()
 
@@ -266,7 +269,7 @@ class Federation:
       executor=self.server,
       **self.process_options,
     )
-    self.server.begin(process, {}, seed=0)
+    self.server.begin(process, {}, seed=self.seed)
     return process
 
   def simulation(self, **changes):

@@ -31,7 +31,8 @@ def measured(metrics):
 def check(federation, rounds=3):
   """Compares a federation with its simulation, round by round."""
   simulated, deployed = federation.simulation(), federation.process()
-  one, other = simulated.initialize(0), deployed.initialize(0)
+  one = simulated.initialize(federation.seed)
+  other = deployed.initialize(federation.seed)
   for _ in range(rounds):
     one, mine = simulated.next(one)
     other, others = deployed.next(other)
@@ -48,7 +49,7 @@ def check_algorithm(folder, algorithm, clients=CLIENTS):
   if algorithm.client_work.full_batch:
     config = tiny_rounds.ONE_STEP
   federation = loopback.Federation(
-    folder, clients, algorithm=algorithm, config=config
+    folder, clients, algorithm=algorithm, config=config, seed=7
   )
   return federation, check(federation)
 
