@@ -31,15 +31,15 @@ def main(flags: absl_flags.FlagValues) -> None:
   data = client_data.ClientExamples.get(flags)
   data.check_effects(flags)
   data.check()
-  if config.root_certificates is None:
-    logging.warning(
-      'without --root_certificates the server is not verified, and models '
-      'travel in the clear; use it on a network of your own only'
-    )
   from safl_tf.deployment.flower import environment, restarted
 
   worker = [sys.executable, '-m', f'{__package__}.client_worker']
   with output_folder.opened(config.folder, 'client', 'state_dir'):
+    if config.root_certificates is None:
+      logging.warning(
+        'without --root_certificates the server is not verified, and models '
+        'travel in the clear; use it on a network of your own only'
+      )
     config.home.mkdir(exist_ok=True)
     trainer = restarted.Restarted(
       'trainer',

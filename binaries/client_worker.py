@@ -7,7 +7,7 @@ from typing import Any
 from absl import flags as absl_flags
 from absl import logging
 
-from safl_tf.util import errors, hardware
+from safl_tf.util import errors, hardware, validation
 
 from . import client, program
 from .flags import client_data, deployment
@@ -34,9 +34,9 @@ def main(flags: absl_flags.FlagValues) -> None:
   logging.info(
     'client %d: %d examples, server %s', config.client, size, config.server
   )
-  address = deployment.parse_address('server', config.server)
+  address = validation.parse_address('server', config.server)
   server = node.Server(
-    *address,
+    address,
     deployment.path_of(config.root_certificates),
     deployment.path_of(config.key),
   )
@@ -48,11 +48,11 @@ def _builder(own: deployment.Client) -> Any:
   from . import factories
 
   def build(
-    job: Any, clients: Any, file: Any, model: pathlib.Path | None
+    job: Any, clients: Any, file: Any, model_file: pathlib.Path | None
   ) -> Any:
     settings = dict(job.settings)
-    if model is not None:
-      settings['model'] = str(model)
+    if model_file is not None:
+      settings['model'] = str(model_file)
     elif str(settings.get('model')).endswith('.keras'):
       raise errors.InputError('model', settings['model'], 'was not sent')
     config = deployment.for_simulation(
@@ -60,7 +60,7 @@ def _builder(own: deployment.Client) -> Any:
       job.num_clients,
       file.facts.name,
       device=own.device,
-      custom_objects=own.custom_objects if model is not None else None,
+      custom_objects=own.custom_objects if model_file is not None else None,
     )
     dataset = factories.dataset_of(file.facts, clients.x, clients.y)
     config = factories.resolve_model(config, dataset)

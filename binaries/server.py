@@ -85,20 +85,15 @@ def _serve(
   environment.restrict(os.environ, home)
   from safl_tf.deployment.flower import link
 
-  security = link.Security(
-    deployment.path_of(config.tls_certificate),
-    deployment.path_of(config.tls_key),
-    config.key_files(),
-  )
   assert config.num_clients is not None
   options = server_lib.Options(
     config.round_timeout, config.missing, config.max_wait
   )
-  address = link.Address(*deployment.parse_address('address', config.address))
-  ttl = max(600.0, 4 * config.round_timeout)
+  address = validation.parse_address('address', config.address)
+  security = config.security()
   with (
     directory.opened(),
-    link.connected(address, security, home, ttl) as transport,
+    link.connected(address, security, home, config.round_timeout) as transport,
   ):
     server = server_lib.Server(transport, config.num_clients, options)
     known = record_lib.read(config.path, 'experiment')
@@ -180,7 +175,7 @@ def _make_certificates(flags: Mapping[str, Any]) -> None:
   number = flags['num_clients'].value
   if number is None:
     raise errors.InputError('num_clients', '', 'is required; see --help')
-  host = deployment.parse_address('address', flags['address'].value).host
+  host = validation.parse_address('address', flags['address'].value).host
   validation.installed('safl-server', '', 'flower', 'cryptography')
   folder = pathlib.Path(flags['make_certificates'].value).expanduser()
   certificates.make(folder, host, number)

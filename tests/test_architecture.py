@@ -39,7 +39,14 @@ ALLOWED = {
     'util',
     'version',
   ),
-  'deployment': ('core', 'data', 'util', 'version'),
+  'deployment': (
+    'algorithms.safl',
+    'core',
+    'data',
+    'training',
+    'util',
+    'version',
+  ),
   'reporting': ('util',),
   'experiments': (
     'algorithms',

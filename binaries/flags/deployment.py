@@ -3,9 +3,8 @@
 import dataclasses
 import os
 import pathlib
-import re
 from collections.abc import Collection
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from absl import flags as absl_flags
 
@@ -14,6 +13,9 @@ from safl_tf.util import errors, validation
 from . import client_data, run_config, training
 from .conditions import Others, When
 from .group import Group, boolean, choice, folder, integer, real, text
+
+if TYPE_CHECKING:
+  from safl_tf.deployment import certificates
 
 MISSING = ('wait', 'drop')
 _WITH_TLS = When(tls_certificate=Others([None]))
@@ -26,22 +28,6 @@ _SIMULATED_ONLY = {
 }
 
 
-class Address(NamedTuple):
-  """A host and a port."""
-
-  host: str
-  port: int
-
-
-def parse_address(name: str, value: str) -> Address:
-  """Parses HOST:PORT, or [HOST]:PORT for IPv6."""
-  match = re.fullmatch(r'(\[[0-9a-fA-F:]+\]|[^\s:/\[\]]+):(\d{1,5})', value)
-  if match is None or not 1 <= int(match[2]) <= 65535:
-    hint = 'must be HOST:PORT, such as 127.0.0.1:9092, with a port up to 65535'
-    raise errors.InputError(name, value, hint)
-  return Address(match[1].strip('[]'), int(match[2]))
-
-
 def _check_file(name: str, value: str) -> None:
   if not os.path.isfile(os.path.expanduser(value)):
     raise errors.InputError(name, value, 'there is no such file')
@@ -49,7 +35,7 @@ def _check_file(name: str, value: str) -> None:
 
 def path_of(value: str | None) -> pathlib.Path | None:
   """Returns the path that a flag names, if it is given."""
-  return None if value is None else pathlib.Path(value).expanduser().resolve()
+  return None if value is None else pathlib.Path(value).expanduser()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +48,7 @@ class Server(Group, topic='deployment'):
   address: str = text(
     '127.0.0.1:9092',
     'HOST:PORT to listen at; 0.0.0.0:PORT for all interfaces of the machine.',
-    check=parse_address,
+    check=validation.parse_address,
   )
   round_timeout: float = real(
     600.0, 'Seconds that clients have to answer in a round.'
@@ -155,33 +141,22 @@ class ServerConfig(
       raise errors.InputError('tls_key', '', hint)
     config = config.resolve_files()
     validation.installed('address', config.address, 'flower', 'flwr')
-    config.check_files()
+    config.security()
     config = config.resolve_selection(config.num_clients)
     rounds = 100 if config.rounds is None else config.rounds
     config = dataclasses.replace(config, rounds=rounds)
     return config.named(f'{config.algorithm}_deployed')
 
-  def check_files(self) -> None:
-    """Refuses files that are no certificates or keys."""
+  def security(self) -> 'certificates.Security':
+    """Returns the files of TLS and the clients' keys; refuses invalid ones."""
     from safl_tf.deployment import certificates
 
-    certificate, key = path_of(self.tls_certificate), path_of(self.tls_key)
-    if certificate is not None and key is not None:
-      certificates.check_server(certificate, key)
-    for path in (self.key_files() or {}).values():
-      certificates.public_key(path)
-
-  def key_files(self) -> dict[int, pathlib.Path] | None:
-    """Returns client -> the file of its public key."""
-    keys = path_of(self.client_keys)
-    if keys is None:
-      return None
-    files = {k: keys / f'client_{k}.pub' for k in range(self.num_clients or 0)}
-    for path in files.values():
-      if not path.is_file():
-        hint = f'has no {path.name}; one per client is needed'
-        raise errors.InputError('client_keys', self.client_keys, hint)
-    return files
+    return certificates.load(
+      path_of(self.tls_certificate),
+      path_of(self.tls_key),
+      path_of(self.client_keys),
+      self.num_clients or 0,
+    )
 
   def settings(self) -> dict[str, Any]:
     """Returns what clients need to know, by name of the flag.
@@ -228,7 +203,7 @@ class Client(Group, topic='client'):
 
   client: int | None = integer(None, '[k] Number of this client. Required.')
   server: str | None = text(
-    None, 'HOST:PORT of the server. Required.', check=parse_address
+    None, 'HOST:PORT of the server. Required.', check=validation.parse_address
   )
   state_dir: str | None = text(
     None,
@@ -268,11 +243,9 @@ class Client(Group, topic='client'):
     config.check_effects(flags)
     from safl_tf.deployment import certificates
 
-    authority, key = path_of(config.root_certificates), path_of(config.key)
-    if authority is not None:
-      certificates.check_authority(authority)
-    if key is not None:
-      certificates.check_private_key(key)
+    certificates.check_client(
+      path_of(config.root_certificates), path_of(config.key)
+    )
     return config
 
   @property

@@ -13,6 +13,8 @@ import pathlib
 import shutil
 import ssl
 import tempfile
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from cryptography import exceptions, x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -25,6 +27,20 @@ _VALID = datetime.timedelta(days=5 * 365)
 _CLOCKS = datetime.timedelta(days=1)  # by which clocks may differ
 _PRIVATE = 0o600
 _TAKES_KEY = "an ECDSA key of OpenSSH: ssh-keygen -t ecdsa -b 384 -N '' -f FILE"
+
+
+class Security(NamedTuple):
+  """What secures the connections with clients.
+
+  Attributes:
+    certificate: the file of the server's certificate; None for plain HTTP.
+    key: the file of its private key.
+    client_keys: client -> its public key, as PEM; None accepts everybody.
+  """
+
+  certificate: pathlib.Path | None = None
+  key: pathlib.Path | None = None
+  client_keys: Mapping[int, bytes] | None = None
 
 
 def make(folder: pathlib.Path, host: str, num_clients: int) -> None:
@@ -196,6 +212,54 @@ def check_private_key(path: pathlib.Path) -> None:
     key = None
   if not isinstance(key, ec.EllipticCurvePrivateKey):
     raise errors.InputError('key', path, f'must be {_TAKES_KEY}')
+
+
+def load(
+  certificate: pathlib.Path | None,
+  key: pathlib.Path | None,
+  client_keys: pathlib.Path | None,
+  num_clients: int,
+) -> Security:
+  """Returns what secures connections; refuses what is no such.
+
+  Args:
+    certificate: of the server; None for plain HTTP.
+    key: of the certificate.
+    client_keys: the folder of the clients' public keys; None accepts everybody.
+    num_clients: n.
+  """
+  if (certificate is None) != (key is None):
+    missing = 'tls_key' if key is None else 'tls_certificate'
+    other = 'tls_certificate' if key is None else 'tls_key'
+    raise errors.InputError(missing, '', f'is required with {other}')
+  if certificate is None or key is None:
+    if client_keys is not None:
+      hint = 'needs tls_certificate'
+      raise errors.InputError('client_keys', client_keys, hint)
+    return Security()
+  check_server(certificate, key)
+  if client_keys is None:
+    return Security(certificate, key)
+  keys = {}
+  for k in range(num_clients):
+    path = client_keys / f'client_{k}.pub'
+    if not path.is_file():
+      hint = f'has no {path.name}; one per client is needed'
+      raise errors.InputError('client_keys', client_keys, hint)
+    keys[k] = public_key(path)
+  return Security(certificate, key, keys)
+
+
+def check_client(
+  authority: pathlib.Path | None, key: pathlib.Path | None
+) -> None:
+  """Refuses files that are not those of a client."""
+  if authority is not None:
+    check_authority(authority)
+  if key is not None:
+    if authority is None:
+      raise errors.InputError('key', key, 'needs root_certificates')
+    check_private_key(key)
 
 
 def public_key(path: pathlib.Path) -> bytes:

@@ -68,9 +68,9 @@ class Build(Protocol):
     job: Job,
     clients: client_data.ClientData,
     file: client_file.ClientFile,
-    model: pathlib.Path | None,
+    model_file: pathlib.Path | None,
   ) -> client_trainer.ClientTrainer:
-    """Returns the trainer; `model` is the path of the server's model file."""
+    """Returns the trainer; `model_file` is that of the server, if any."""
 
 
 class _Prepared(NamedTuple):

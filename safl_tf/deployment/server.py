@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
+from safl_tf.core import algorithm as algorithm_lib
 from safl_tf.core import client_update, cohort
 from safl_tf.core import process as process_lib
 from safl_tf.core import state as state_lib
@@ -204,8 +205,13 @@ class Server:
 
   # -- `executors.base.Remote` and the executor.
 
-  def publish(self, *args: Any) -> None:
-    """Does nothing: clients prepare when a round needs them."""
+  def publish(
+    self, clients: Any, algorithm: algorithm_lib.Algorithm, *args: Any
+  ) -> None:
+    """Refuses algorithms that are not the loop of `FederatedProcess.next`."""
+    if not algorithm.communicates or algorithm.driver is not None:
+      hint = 'cannot run on real clients; simulate it'
+      raise errors.InputError('algorithm', algorithm.name, hint)
 
   def executor(
     self, model: Any, task: Any, update: client_update.ClientUpdate
@@ -259,7 +265,6 @@ class Server:
         if patience.is_over(pending, len(pending) < before):
           self._members.forget_pings()
           if self._options.missing == 'drop':
-            self._members.forget_training()
             names = _clients(pending)
             logging.warning('round %d: goes on without %s', inputs.t, names)
             pending.clear()

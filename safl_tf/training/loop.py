@@ -29,6 +29,7 @@ from safl_tf.training import scores as scores_lib
 from safl_tf.util import errors, validation
 
 if TYPE_CHECKING:
+  from safl_tf.core.executors import base
   from safl_tf.core.executors.ray import config as ray_config
 
 Result = result_lib.Result
@@ -46,7 +47,7 @@ def train(
   seed: int = 0,
   config: client_config.LocalConfig | None = None,
   init: str = 'auto',
-  executor: 'str | ray_config.RayConfig' = 'auto',
+  executor: 'str | ray_config.RayConfig | base.Remote' = 'auto',
   jit_compile: str = 'auto',
   device: str = 'auto',
   stack: int | None = None,

@@ -162,6 +162,26 @@ def ray_address(name: str, value: Any) -> str:
   raise errors.InputError(name, value, 'must be local, auto or HOST:PORT')
 
 
+class Address(NamedTuple):
+  """A host and a port."""
+
+  host: str
+  port: int
+
+  def __str__(self) -> str:
+    host = f'[{self.host}]' if ':' in self.host else self.host
+    return f'{host}:{self.port}'
+
+
+def parse_address(name: str, value: str) -> Address:
+  """Parses HOST:PORT, or [HOST]:PORT for IPv6."""
+  match = _ADDRESS.fullmatch(str(value))
+  if match is None or not 1 <= int(match[2]) <= 65535:
+    hint = 'must be HOST:PORT, such as 127.0.0.1:9092, with a port up to 65535'
+    raise errors.InputError(name, value, hint)
+  return Address(match[1].strip('[]'), int(match[2]))
+
+
 def installed(
   name: str, value: Any, extra: str, package: str | None = None
 ) -> None:

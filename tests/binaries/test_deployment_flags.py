@@ -7,7 +7,7 @@ import pytest
 from binaries import client
 from binaries.flags import deployment
 from safl_tf.deployment import certificates
-from safl_tf.util import errors
+from safl_tf.util import errors, validation
 from tests.binaries import programs
 
 N = '--num_clients=2'
@@ -78,8 +78,8 @@ SERVER = [
   ),
   (
     f'{N} --tls_certificate=made/ca.pem --tls_key=made/server.key',
-    '--tls_key= ... /made/server.key: must be the private key of '
-    '--tls_certificate= ... ca.pem, both as PEM (',
+    '--tls_key=made/server.key: must be the private key of '
+    '--tls_certificate=made/ca.pem, both as PEM (',
   ),
   (
     f'{N} --tls_certificate=notes.txt --tls_key=notes.txt',
@@ -307,7 +307,7 @@ def test_without_flower(call, monkeypatch, tmp_path, program):
   ],
 )
 def test_addresses(text, host, port):
-  assert deployment.parse_address('server', text) == (host, port)
+  assert validation.parse_address('server', text) == (host, port)
 
 
 def test_the_data_of_another_client():

@@ -5,14 +5,18 @@ They take minutes: `make test-deploy` runs them.
 
 import http.client
 import json
+import os
 import re
 import signal
 import ssl
+import subprocess
+import sys
 
 import pandas as pd
 import pytest
 
 from benchmarks import tcp_proxy
+from examples import real_clients
 from tests.deployment import processes
 
 pytestmark = pytest.mark.slow
@@ -93,6 +97,66 @@ def test_a_client_is_dropped_and_comes_back(deployment):
   rounds = re.findall(r'round (\d+): loss', deployment.text('client_1'))
   assert [*map(int, rounds)] == sorted({*map(int, rounds)})
   assert '6' in rounds and at
+
+
+_PYTHON = """
+import dataclasses, sys
+import numpy as np
+import safl_tf
+from safl_tf.data import registry
+from safl_tf.deployment import real_clients
+from tests import tiny
+
+role, address, folder = sys.argv[1:]
+algorithm = dataclasses.replace(
+  safl_tf.build_safl(epsilon=0.4), gate=safl_tf.gate.accuracy_gap(nu=0.5))
+config = safl_tf.LocalConfig(local_epochs=1, batch_size=8)
+clients = tiny.clients((20, 13))
+options = {'config': config, 'jit_compile': 'false'}
+if role == 'server':
+  one = real_clients.train(
+    tiny.dense, 2, algorithm, address=address, rounds=3, max_wait=100,
+    **options)
+  other = safl_tf.train(tiny.dense, clients, algorithm, rounds=3, **options)
+  assert one.state.z_bar.tobytes() == other.state.z_bar.tobytes()
+  print('equal bits')
+else:
+  k = int(role)
+  rows = clients.indices(k)
+  data = safl_tf.ClientData.from_clients(
+    {str(k): (clients.x[rows], clients.y[rows])},
+    num_classes=clients.num_classes)
+  real_clients.run_client(
+    k, data, tiny.dense, algorithm, server=address, state_dir=f'{folder}/{k}',
+    once=True, max_wait=100, **options)
+  print('done')
+"""
+
+
+def test_python(tmp_path):
+  """Models and rules of users, on both sides."""
+  script = tmp_path / 'script.py'
+  script.write_text(_PYTHON)
+  address = f'127.0.0.1:{real_clients.free_port()}'
+  started = [
+    subprocess.Popen(
+      [sys.executable, str(script), role, address, str(tmp_path)],
+      stdout=subprocess.PIPE,
+      text=True,
+      env={**os.environ, 'PYTHONPATH': os.getcwd()},
+    )
+    for role in ('server', '0', '1')
+  ]
+  try:
+    said = [process.communicate(timeout=200)[0] for process in started]
+  finally:
+    for process in started:
+      process.kill()
+  assert [text.splitlines()[-1] for text in said] == [
+    'equal bits',
+    'done',
+    'done',
+  ]
 
 
 def test_keys(deployment):

@@ -8,8 +8,8 @@ import contextlib
 import pathlib
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import httpx
 from absl import logging
@@ -31,31 +31,11 @@ from safl_tf.deployment.flower import (
   superlink,
   tasks,
 )
-from safl_tf.util import atomic_io, errors
+from safl_tf.util import atomic_io, errors, validation
 
 _START_SECONDS = 60.0
+_MIN_TTL = 600.0  # seconds after which Flower forgets a message
 _T = TypeVar('_T')
-
-
-class Address(NamedTuple):
-  """Where a SuperLink listens."""
-
-  host: str
-  port: int
-
-
-class Security(NamedTuple):
-  """The files of TLS and the clients' public keys.
-
-  Attributes:
-    certificate: of the server; None for plain HTTP.
-    key: of the certificate.
-    client_keys: client -> the file of its public key; None accepts everybody.
-  """
-
-  certificate: pathlib.Path | None = None
-  key: pathlib.Path | None = None
-  client_keys: Mapping[int, pathlib.Path] | None = None
 
 
 class _OwnerInterceptor:
@@ -87,20 +67,20 @@ class Link:
     address: where nodes connect.
     security: of these connections.
     home: a folder for Flower's files.
-    ttl: see `GridTransport`.
+    round_timeout: seconds that clients have to answer in a round.
   """
 
   def __init__(
     self,
-    address: Address,
-    security: Security,
+    address: validation.Address,
+    security: certificates.Security,
     home: pathlib.Path,
-    ttl: float = 3600.0,
+    round_timeout: float,
   ):
     self._address = address
     self._security = security
     self._home = home
-    self._ttl = ttl
+    self._ttl = max(_MIN_TTL, 4 * round_timeout)
     self._process: subprocess.Popen[bytes] | None = None
     self._heartbeat: HeartbeatSender | None = None
     self._transport: grid_transport.GridTransport | None = None
@@ -209,8 +189,8 @@ class Link:
       if self._process.poll() is not None or time.monotonic() > end:
         last = environment.last_error(self._home, 'superlink')
         raise errors.RunError(
-          f'the SuperLink did not start at {self._address.host}:'
-          f'{self._address.port}: {last} (its log is in {self._home})'
+          f'the SuperLink did not start at {self._address}: {last} (its log is '
+          f'in {self._home})'
         )
       time.sleep(0.1)
 
@@ -220,8 +200,7 @@ class Link:
     if keys is None:
       return None
     nodes = {}
-    for k, path in keys.items():
-      key = certificates.public_key(path)
+    for k, key in keys.items():
       response = control.RegisterNode(RegisterNodeRequest(public_key=key))
       nodes[response.node_id] = k
     return nodes
@@ -246,19 +225,18 @@ class Link:
 
 @contextlib.contextmanager
 def connected(
-  address: Address,
-  security: Security,
+  address: validation.Address,
+  security: certificates.Security,
   home: pathlib.Path,
-  ttl: float = 3600.0,
+  round_timeout: float,
 ) -> Iterator[Link]:
   """Yields a `Link` that is open, and closes it."""
-  link = Link(address, security, home, ttl)
+  link = Link(address, security, home, round_timeout)
   try:
     link.open()
     logging.info(
-      'listening at %s:%d (%s)',
-      address.host,
-      address.port,
+      'listening at %s (%s)',
+      address,
       'plain HTTP' if security.certificate is None else 'TLS',
     )
     yield link

@@ -19,7 +19,7 @@ from flwr.supercore.constant import TaskType
 from flwr.supernode.runtime import run_clientapp
 
 from safl_tf.deployment.flower import client_app, environment, tasks
-from safl_tf.util import errors
+from safl_tf.util import errors, validation
 
 _POLL = 0.2  # seconds between looks for a task
 _CONNECT_SECONDS = 5.0
@@ -30,15 +30,13 @@ class Server(NamedTuple):
   """The server, and how to know it.
 
   Attributes:
-    host: its name or address.
-    port: of the SuperLink.
+    address: of the SuperLink.
     root_certificates: a file with those that sign the server's certificate;
       None for plain HTTP.
     key: a file with the private key of this client, if it has one.
   """
 
-  host: str
-  port: int
+  address: validation.Address
   root_certificates: pathlib.Path | None = None
   key: pathlib.Path | None = None
 
@@ -50,12 +48,11 @@ def problem(server: Server) -> str | None:
     errors.RunError: its certificate is not signed as it must be.
   """
   connection = http.client.HTTPConnection(
-    server.host, server.port, timeout=_CONNECT_SECONDS
+    *server.address, timeout=_CONNECT_SECONDS
   )
   if server.root_certificates is not None:
     connection = http.client.HTTPSConnection(
-      server.host,
-      server.port,
+      *server.address,
       timeout=_CONNECT_SECONDS,
       context=ssl.create_default_context(cafile=str(server.root_certificates)),
     )
@@ -66,7 +63,7 @@ def problem(server: Server) -> str | None:
   except ssl.SSLError as error:
     reason = getattr(error, 'verify_message', '') or error.reason or error
     raise errors.RunError(
-      f'--server={server.host}:{server.port}: cannot be verified with '
+      f'--server={server.address}: cannot be verified with '
       f'--root_certificates={server.root_certificates} ({reason}); nothing '
       'was sent to it'
     ) from error
@@ -89,9 +86,8 @@ def start(
     home: a folder for Flower's files; has the secret of `worker`.
     port: on this machine, for the ClientApp.
   """
-  host = f'[{server.host}]' if ':' in server.host else server.host
   arguments = [
-    f'--superlink={host}:{server.port}',
+    f'--superlink={server.address}',
     '--isolation=process',
     f'--superexec-auth-secret-file={home / "secret"}',
     f'--port={port}',

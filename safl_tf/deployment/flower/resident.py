@@ -111,7 +111,7 @@ class _Connection:
       return False
     self._next = now + _LOOK
     problem = node.problem(self._server)
-    where = f'{self._server.host}:{self._server.port}'
+    where = self._server.address
     if problem is None:
       if self._said is not None:
         logging.info('found the server %s', where)
