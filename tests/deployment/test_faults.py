@@ -5,6 +5,7 @@ Each test does to client 1 of three what its name says, in round 2.
 
 import dataclasses
 import functools
+import logging
 import math
 
 import numpy as np
@@ -115,9 +116,13 @@ def once(node, kind, then=lambda: None):
   return is_first
 
 
-def said(caplog):
-  """What we have logged."""
-  return [r.getMessage() for r in caplog.records if r.name == 'absl']
+def warned(caplog):
+  """What we have warned of, whatever level other tests have left."""
+  return [
+    record.getMessage()
+    for record in caplog.records
+    if record.name == 'absl' and record.levelno >= logging.WARNING
+  ]
 
 
 # -- Lost messages.
@@ -209,7 +214,7 @@ def test_a_client_has_lost_what_it_kept(tmp_path, caplog):
   assert z.tobytes() == run.state.client_models[1].tobytes()
   caplog.clear()
   run.next()
-  assert said(caplog) == []
+  assert warned(caplog) == []
 
 
 # -- Servers that end.
@@ -308,6 +313,27 @@ def test_the_transport_starts_again(tmp_path):
   assert lost == {'addresses', 'send', 'receive'}
   run.federation.transport.probability = 1
   run.federation.server.finish()
+
+
+def test_nodes_are_the_same_when_the_transport_has_started_again(tmp_path):
+  """As those with keys are: they are asked again who they are."""
+
+  def prepare(federation):
+    federation.transport = Losing(federation.grid, seed=0)
+    federation.transport.probability = 0
+
+  run = Run(tmp_path, prepare=prepare)
+  losing = run.federation.transport
+  forget = losing.grid.forget
+
+  def once(moves):
+    losing.probability = 0
+    forget(moves=False)
+
+  losing.grid.forget = once
+  losing.probability = 1
+  run.finish()
+  assert losing.lost == ['addresses']
 
 
 # -- Rounds without a client.
@@ -514,7 +540,7 @@ def test_bad_replies(tmp_path, caplog):
   assert not bad
   assert run.trained(1) == 3 + len(BAD_REPLIES)
   assert caplog.text.count('client 1: ') > len(BAD_REPLIES) / 2
-  assert all('\n' not in m and len(m) < 1100 for m in said(caplog))
+  assert all('\n' not in m and len(m) < 1100 for m in warned(caplog))
   states, _ = tiny_rounds.run(run.federation.simulation(), 3)
   run.federation.check_same(states[-1], run.state)
 
@@ -541,7 +567,7 @@ def test_a_damaged_file(tmp_path, caplog, damage):
     content = damage(path.read_bytes())
   path.write_bytes(content)
   run.next()
-  warnings = [m for m in said(caplog) if 'as a new one' in m]
+  warnings = [m for m in warned(caplog) if 'as a new one' in m]
   assert len(warnings) == 2  # of the client, and of the server
   assert warnings[0].startswith(f'{path} ')
   assert warnings[1].startswith(f'client 1: {path} ')
@@ -552,7 +578,7 @@ def test_a_damaged_file(tmp_path, caplog, damage):
   assert run.federation.kept_by(1).before['z'].tobytes() == initial.tobytes()
   caplog.clear()
   run.next()
-  assert said(caplog) == []
+  assert warned(caplog) == []
 
 
 # -- The end.
