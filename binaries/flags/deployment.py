@@ -164,17 +164,22 @@ class ServerConfig(
     Paths of the server are not: clients get the .keras file itself, and have
     the code of its layers themselves.
     """
-    groups = (
-      training.Model,
-      training.Algorithm,
-      training.LocalTraining,
-      training.Objective,
-      training.Aggregation,
-    )
-    names = [f.name for group in groups for f in dataclasses.fields(group)]
-    names += ['jit_compile', 'mixed_precision']
-    own = ('custom_objects', 'custom_objects_sha256', 'model_sha256')
-    return {name: getattr(self, name) for name in names if name not in own}
+    return {name: getattr(self, name) for name in _sent()}
+
+
+def _sent() -> list[str]:
+  """Returns the names of the settings that a server sends to its clients."""
+  groups = (
+    training.Model,
+    training.Algorithm,
+    training.LocalTraining,
+    training.Objective,
+    training.Aggregation,
+  )
+  names = [f.name for group in groups for f in dataclasses.fields(group)]
+  names += ['jit_compile', 'mixed_precision']
+  own = ('custom_objects', 'custom_objects_sha256', 'model_sha256')
+  return [name for name in names if name not in own]
 
 
 def for_simulation(
@@ -188,9 +193,8 @@ def for_simulation(
     name: of the data.
     **own: settings of this machine.
   """
-  known = {field.name for field in dataclasses.fields(run_config.RunConfig)}
   for setting, value in settings.items():
-    if setting not in known:
+    if setting not in _sent():
       raise errors.InputError(setting, value, 'is unknown here')
   return run_config.RunConfig(
     **{**settings, **own, 'dataset': name, 'num_clients': num_clients}

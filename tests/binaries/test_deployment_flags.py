@@ -332,5 +332,7 @@ def test_what_clients_need_is_known_to_the_simulation():
   assert not {'data', 'address', 'tls_key', 'output_dir'} & settings.keys()
   simulated = deployment.for_simulation(settings, 2, 'digits')
   assert (simulated.nu, simulated.num_clients) == (0.3, 2)
-  with pytest.raises(errors.InputError, match='more=1: is unknown here'):
-    deployment.for_simulation({**settings, 'more': 1}, 2, 'digits')
+  # A client takes no path from a server.
+  for more in ({'more': 1}, {'custom_objects': 'own.py'}, {'output_dir': '/'}):
+    with pytest.raises(errors.InputError, match='is unknown here'):
+      deployment.for_simulation({**settings, **more}, 2, 'digits')
