@@ -60,7 +60,7 @@ class Server(Group, topic='deployment'):
     'waiting, drop ends the round without them.',
   )
   max_wait: float = real(
-    86400.0, 'Seconds without an answer of any client after which it gives up.'
+    86400.0, 'Seconds without a result from any client after which it gives up.'
   )
   tls_certificate: str | None = text(
     None, 'File with the certificate of the server, for TLS.', check=_check_file

@@ -93,7 +93,7 @@ def train(
     client_keys: folder with client_0.pub, client_1.pub, ...
     missing: 'wait' for clients that do not answer, or 'drop' them.
     round_timeout: seconds that clients have to answer in a round.
-    max_wait: seconds without any answer after which to give up.
+    max_wait: seconds without a result from any client after which to give up.
     seed: of the run.
     output_dir: see `safl_tf.train`; the same call resumes.
     callbacks: see `safl_tf.train`.

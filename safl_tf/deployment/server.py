@@ -44,7 +44,8 @@ class Options:
     round_timeout: seconds that clients have for a round.
     missing: what happens with those that have not answered by then: 'wait' for
       them, or 'drop' them from the round.
-    max_wait: seconds without any reply after which the server gives up.
+    max_wait: seconds without a result from any client after which the server
+      gives up.
     poll: seconds between looks at the transport.
     ping_after: seconds without a reply after which the server asks whether a
       request is lost.
@@ -67,7 +68,11 @@ class _Patience:
 
   def __init__(self, options: Options, t: int = 0):
     self._options = options
-    self._name = f'round {t}: waiting for' if t else 'waiting to be joined by'
+    self._waiting = f'round {t}: waiting for'
+    self._lacking = f'round {t}: no result from'
+    if t == 0:
+      self._waiting = 'waiting to be joined by'
+      self._lacking = 'nothing was heard of'
     self._start = self._progress = self._reported = time.monotonic()
 
   def is_over(self, pending: Sequence[int], progress: bool) -> bool:
@@ -75,10 +80,10 @@ class _Patience:
 
     Args:
       pending: the clients that are waited for.
-      progress: whether one has answered since the last call.
+      progress: whether one has joined or trained since the last call.
 
     Raises:
-      errors.RunError: none has answered for too long.
+      errors.RunError: none has for too long.
     """
     options, now = self._options, time.monotonic()
     if progress:
@@ -87,12 +92,12 @@ class _Patience:
       return False
     if now - self._progress > options.max_wait:
       raise errors.RunError(
-        f'nothing was heard of {_clients(pending)} for {options.max_wait:.0f} '
+        f'{self._lacking} {_clients(pending)} for {options.max_wait:.0f} '
         'seconds (--max_wait); start it, then the same command resumes'
       )
     if now - self._reported > _REPORT:
       self._reported = now
-      logging.info('%s %s', self._name, _clients(pending))
+      logging.info('%s %s', self._waiting, _clients(pending))
     if now - self._start <= options.round_timeout:
       return False
     self._start = now

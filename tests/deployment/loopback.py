@@ -26,7 +26,7 @@ from safl_tf.deployment.flower import client_app, grid_transport, payload
 from tests import memories, tiny, tiny_rounds
 
 SERVER_NODE = 1
-QUICK = server_lib.Options(round_timeout=60, poll=0.0, max_wait=5)
+QUICK = server_lib.Options(round_timeout=60, poll=0.0, max_wait=60)
 # Names of the task among the arguments of a process.
 TASK = ('loss', 'metrics', 'score', 'class_weight', 'from_logits')
 

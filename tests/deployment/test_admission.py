@@ -175,7 +175,7 @@ def test_other_data_than_when_the_run_began(federation):
 
 def check_goes_on_without(federation, process):
   """Client 1 is waited for, and nothing is amiss when the right one comes."""
-  with pytest.raises(errors.RunError, match='nothing was heard of client'):
+  with pytest.raises(errors.RunError, match='round 1: no result from client'):
     process.next(process.initialize(0))
   federation.join(1)
   check_round(federation, process)

@@ -20,7 +20,7 @@ OWN = dataclasses.replace(  # an algorithm of a user
   safl_tf.build_safl(epsilon=0.4), gate=safl_tf.gate.accuracy_gap(nu=0.5)
 )
 OPTIONS = {'config': tiny_rounds.CONFIG, 'jit_compile': 'false'}
-SERVER = {'rounds': 3, 'progress': False, 'max_wait': 10.0}
+SERVER = {'rounds': 3, 'progress': False, 'max_wait': 60.0}
 
 
 @pytest.fixture
@@ -122,7 +122,8 @@ def test_other_settings_are_refused(grid, tmp_path, caplog, changes, reason):
   start_clients(tmp_path, numbers=range(N - 1))
   start_clients(tmp_path, numbers=[N - 1], **changes)
   options = {**OPTIONS, **SERVER, 'max_wait': 1.0}
-  with pytest.raises(errors.RunError, match=f'was heard of client {N - 1} '):
+  # The others may be named, too: preparing takes time, and is no result.
+  with pytest.raises(errors.RunError, match=rf'no result from .*\b{N - 1} for'):
     real_clients.train(tiny.dense, N, OWN, **options)
   assert reason in caplog.text
 
