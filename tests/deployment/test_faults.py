@@ -16,7 +16,6 @@ from safl_tf.algorithms import registry
 from safl_tf.core import algorithm as algorithm_lib
 from safl_tf.deployment import client as client_lib
 from safl_tf.deployment import messages, transport
-from safl_tf.deployment import server as server_lib
 from safl_tf.deployment.flower import grid_transport
 from safl_tf.rules import gate
 from safl_tf.util import errors
