@@ -1,9 +1,9 @@
-"""A client of safl-server: trains with the data of this machine.
+r"""A client of safl-server: trains with the data of this machine.
 
 The data never leave the machine; models do. What the client keeps between
 rounds is in --state_dir: the same command goes on after any interruption.
 
-  safl-client --client=0 --data=client_0.npz --server=fl.example.org:9092 \\
+  safl-client --client=0 --data=client_0.npz --server=fl.example.org:9092 \
     --state_dir=state --root_certificates=ca.pem --key=client_0.key
 
 The program watches a trainer, which keeps the compiled model, and that watches

@@ -1,14 +1,14 @@
-"""Trains a Keras model with real clients, each a safl-client, through Flower.
+r"""Trains a Keras model with real clients, each a safl-client, through Flower.
 
 Clients keep their data and their own models; the server selects, aggregates
 and tests. The run has the bits of safl-train on the same partition.
 
   safl-partition --num_clients=4 --export_clients=shards
   safl-server --num_clients=4 --data=shards/server.npz --rounds=10
-  safl-client --client=0 --data=shards/client_0.npz \\
+  safl-client --client=0 --data=shards/client_0.npz \
     --server=127.0.0.1:9092 --state_dir=client_0      (and so on, 1 to 3)
 
-  safl-server --make_certificates=certificates --num_clients=4 \\
+  safl-server --make_certificates=certificates --num_clients=4 \
     --address=fl.example.org:9092                     (for TLS and keys)
 
 All files of a run are in OUTPUT_DIR/EXPERIMENT. The same command resumes an
