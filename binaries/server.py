@@ -170,14 +170,15 @@ def _test_data(file: 'client_file.ClientFile | None') -> Any:
 
 def _make_certificates(flags: Mapping[str, Any]) -> None:
   """Writes keys and certificates."""
-  from safl_tf.deployment import certificates
-
   number = flags['num_clients'].value
   if number is None:
     raise errors.InputError('num_clients', '', 'is required; see --help')
   host = validation.parse_address('address', flags['address'].value).host
-  validation.installed('safl-server', '', 'flower', 'cryptography')
-  folder = pathlib.Path(flags['make_certificates'].value).expanduser()
+  given = flags['make_certificates'].value
+  validation.installed('make_certificates', given, 'flower', 'cryptography')
+  from safl_tf.deployment import certificates
+
+  folder = pathlib.Path(given).expanduser()
   certificates.make(folder, host, number)
   print(f'for the server   {folder}/server.pem, server.key and public_keys/')
   print(f'for client K     {folder}/ca.pem and client_K.key')

@@ -38,9 +38,9 @@ from safl_tf.core import (
 from safl_tf.core import process as process_lib
 from safl_tf.core import task as task_lib
 from safl_tf.data import client_data, client_file
-from safl_tf.deployment import certificates, remote_data
 from safl_tf.deployment import client as client_lib
 from safl_tf.deployment import record as record_lib
+from safl_tf.deployment import remote_data
 from safl_tf.deployment import server as server_lib
 from safl_tf.training import callbacks as callbacks_lib
 from safl_tf.training import loop
@@ -111,6 +111,9 @@ def train(
   validation.limited('max_wait', max_wait)
   validation.choice('missing', missing, server_lib.MISSING)
   where = validation.parse_address('address', address)
+  validation.installed('address', address, 'flower', 'flwr')
+  from safl_tf.deployment import certificates
+
   security = certificates.load(
     _path(tls_certificate), _path(tls_key), _path(client_keys), num_clients
   )
@@ -121,7 +124,9 @@ def train(
     record = record_lib.read(pathlib.Path(output_dir), 'output_dir')
   with contextlib.ExitStack() as stack:
     home = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
-    _import_flower(home)
+    from safl_tf.deployment.flower import environment
+
+    environment.restrict(os.environ, home)
     from safl_tf.deployment.flower import link
 
     transport = stack.enter_context(
@@ -218,6 +223,9 @@ def run_client(
   address = validation.parse_address('server', server)
   if data.num_clients != 1:
     raise errors.InputError('data', f'{data.num_clients} clients', 'must be 1')
+  validation.installed('server', server, 'flower', 'flwr')
+  from safl_tf.deployment import certificates
+
   authority, own_key = _path(root_certificates), _path(key)
   certificates.check_client(authority, own_key)
   algorithm = safl.build_safl() if algorithm is None else algorithm
@@ -256,7 +264,9 @@ def run_client(
   home = folder / 'flower'
   with output_folder.opened(folder, 'client', 'state_dir'):
     home.mkdir(exist_ok=True)
-    _import_flower(home)
+    from safl_tf.deployment.flower import environment
+
+    environment.restrict(os.environ, home)
     from safl_tf.deployment.flower import node, resident
 
     facts = client_file.Facts.of(
@@ -291,14 +301,6 @@ def _task_name(data: client_data.ClientData) -> str:
   if data.num_classes is not None:
     return 'classification' if data.y.ndim == 1 else 'tokens'
   return 'regression'
-
-
-def _import_flower(home: pathlib.Path) -> None:
-  """Restricts Flower before its import, which needs the extra."""
-  validation.installed('real_clients', '', 'flower', 'flwr')
-  from safl_tf.deployment.flower import environment
-
-  environment.restrict(os.environ, home)
 
 
 def _path(path: Path | None) -> pathlib.Path | None:

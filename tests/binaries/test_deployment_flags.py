@@ -283,17 +283,28 @@ def test_data_of_another_kind(call, monkeypatch, tmp_path, made):
   assert programs.snapshot(tmp_path) == before
 
 
-@pytest.mark.parametrize('program', ['server', 'client'])
-def test_without_flower(call, monkeypatch, tmp_path, program):
+@pytest.mark.parametrize(
+  'program, line, flag, package',
+  [
+    ('server', N, '--address=127.0.0.1:9092', 'flwr'),
+    ('client', CLIENT, '--server=fl.example.org:9092', 'flwr'),
+    (
+      'server',
+      f'{N} --make_certificates=new',
+      '--make_certificates=new',
+      'cryptography',
+    ),
+  ],
+)
+def test_without_flower(
+  call, monkeypatch, tmp_path, program, line, flag, package
+):
   """The remedy is in the message."""
   monkeypatch.chdir(tmp_path)
   monkeypatch.setattr('importlib.util.find_spec', lambda name: None)
-  line = N if program == 'server' else CLIENT
   outcome = call(program, *line.split())
-  flag = '--address=127.0.0.1:9092'
-  if program == 'client':
-    flag = '--server=fl.example.org:9092'
-  message = f"{flag}: needs the package flwr: pip install 'safl_tf[flower]'"
+  remedy = "pip install 'safl_tf[flower]'"
+  message = f'{flag}: needs the package {package}: {remedy}'
   programs.check_refused(outcome, program, message)
   assert not list(tmp_path.iterdir())
 

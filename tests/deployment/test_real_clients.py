@@ -2,6 +2,9 @@
 
 import contextlib
 import dataclasses
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
@@ -135,6 +138,45 @@ def test_other_loops_are_refused(grid, tmp_path, algorithm):
   start_clients(tmp_path)
   with pytest.raises(errors.InputError, match='cannot run on real clients'):
     real_clients.train(tiny.dense, N, algorithm, **OPTIONS, **SERVER)
+
+
+_WITHOUT_FLOWER = """
+import sys
+for name in ('flwr', 'httpx', 'cryptography'):
+  sys.modules[name] = None  # as if it were not installed
+import numpy as np
+import safl_tf
+from safl_tf.deployment import real_clients
+
+data = safl_tf.ClientData.from_clients(
+  {'a': (np.zeros((2, 4)), [0, 1])}, num_classes=2)
+for call in (
+  lambda: real_clients.train(None, 2),
+  lambda: real_clients.run_client(0, data, None, server='a:1', state_dir='new'),
+):
+  try:
+    call()
+  except ValueError as error:
+    print(type(error).__name__, error)
+"""
+
+
+def test_without_flower(tmp_path):
+  """The remedy is in the message."""
+  outcome = subprocess.run(
+    [sys.executable, '-c', _WITHOUT_FLOWER],
+    cwd=tmp_path,
+    env={**os.environ, 'PYTHONPATH': os.getcwd()},
+    capture_output=True,
+    text=True,
+    timeout=300,
+  )
+  remedy = "needs the package flwr: pip install 'safl_tf[flower]'"
+  assert outcome.stdout.splitlines() == [
+    f'InputError address=127.0.0.1:9092: {remedy}',
+    f'InputError server=a:1: {remedy}',
+  ], outcome.stderr
+  assert not list(tmp_path.iterdir())
 
 
 def test_arguments(grid, tmp_path):
