@@ -15,7 +15,6 @@ import sys
 import time
 
 from absl import flags as absl_flags
-from absl import logging
 
 from safl_tf.util import errors, output_folder
 
@@ -35,11 +34,6 @@ def main(flags: absl_flags.FlagValues) -> None:
 
   worker = [sys.executable, '-m', f'{__package__}.client_worker']
   with output_folder.opened(config.folder, 'client', 'state_dir'):
-    if config.root_certificates is None:
-      logging.warning(
-        'without --root_certificates the server is not verified, and models '
-        'travel in the clear; use it on a network of your own only'
-      )
     config.home.mkdir(exist_ok=True)
     trainer = restarted.Restarted(
       'trainer',

@@ -23,7 +23,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from absl import flags as absl_flags
-from absl import logging
 
 from safl_tf.util import errors, hardware, validation
 
@@ -45,17 +44,6 @@ def main(flags: absl_flags.FlagValues) -> None:
   start = time.perf_counter()
   config = deployment.ServerConfig.get(flags)
   config.directory().check()
-  if config.tls_certificate is None:
-    logging.warning(
-      'without --tls_certificate models travel in the clear, and anybody who '
-      'reaches %s can take part; use it on a network of your own only',
-      config.address,
-    )
-  elif config.client_keys is None:
-    logging.warning(
-      'without --client_keys anybody who reaches %s can take part',
-      config.address,
-    )
   hardware.start_tensorflow()
   with program.locating(config.path):
     history, failure = _serve(config)
@@ -79,7 +67,7 @@ def _serve(
     from . import factories
 
     factories.import_objects(config.custom_objects)
-    factories.load_model(config.model)
+    factories.load_model(config.model)  # refused before clients are waited for
   directory = config.directory()
   home = config.path / 'flower'
   environment.restrict(os.environ, home)

@@ -279,7 +279,7 @@ def test_data_of_another_kind(call, monkeypatch, tmp_path, made):
   before = fill(tmp_path, made)
   outcome = call('server', N, '--data=notes.txt')
   message = '--data=notes.txt: is not a file of safl-partition --export_clients'
-  assert f'\nsafl-server: {message}' in outcome.err and outcome.code == 2
+  programs.check_refused(outcome, 'server', message)
   assert programs.snapshot(tmp_path) == before
 
 

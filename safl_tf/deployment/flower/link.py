@@ -230,7 +230,20 @@ def connected(
   home: pathlib.Path,
   round_timeout: float,
 ) -> Iterator[Link]:
-  """Yields a `Link` that is open, and closes it."""
+  """Yields a `Link` that is open, and closes it.
+
+  Warns if the connections are not secure; arguments are those of `Link`.
+  """
+  if security.certificate is None:
+    logging.warning(
+      'without --tls_certificate models travel in the clear, and anybody who '
+      'reaches %s can take part; use it on a network of your own only',
+      address,
+    )
+  elif security.client_keys is None:
+    logging.warning(
+      'without --client_keys anybody who reaches %s can take part', address
+    )
   link = Link(address, security, home, round_timeout)
   try:
     link.open()

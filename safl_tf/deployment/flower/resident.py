@@ -34,6 +34,11 @@ def run(
     errors.RunError: the server has refused the client, cannot be verified or is
       not there.
   """
+  if server.root_certificates is None:
+    logging.warning(
+      'without --root_certificates the server is not verified, and models '
+      'travel in the clear; use it on a network of your own only'
+    )
   secret = environment.write_secret(home / 'secret')
   port = environment.free_port()
   connection = _Connection(server, home, port, max_wait)
