@@ -23,6 +23,7 @@ from absl import flags as absl_flags
 
 from benchmarks import reports, tcp_proxy
 from examples import real_clients
+from safl_tf.deployment.flower import environment
 
 _ROUNDS = absl_flags.DEFINE_integer('rounds', 10, 'Rounds of each run.')
 _WRITE = absl_flags.DEFINE_string('write', None, 'File to write tables to.')
@@ -56,7 +57,7 @@ def measure(folder: pathlib.Path, algorithm: str) -> dict[str, Any]:
   flags = [f'--algorithm={algorithm}', f'--rounds={_ROUNDS.value}']
   real_clients.simulate(folder, flags)
   logs, found = _Logs(folder), {}
-  port = real_clients.free_port()
+  port = environment.free_port()
   proxy = tcp_proxy.Proxy(port)
   with contextlib.ExitStack() as stack:
     start = time.monotonic()

@@ -13,7 +13,6 @@ Further flags, of the algorithm, the model and training, are for both runs.
 import contextlib
 import hashlib
 import pathlib
-import socket
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ import numpy as np
 import pandas as pd
 
 from safl_tf.deployment import client_state
+from safl_tf.deployment.flower import environment
 from safl_tf.training import metrics_log
 
 NUM_CLIENTS = 4
@@ -81,7 +81,7 @@ def client_flags(folder: pathlib.Path, k: int, address: str) -> list[str]:
 
 def deploy(folder: pathlib.Path, flags: Sequence[str]) -> None:
   """Runs a server and its clients."""
-  address = f'127.0.0.1:{free_port()}'
+  address = f'127.0.0.1:{environment.free_port()}'
   with contextlib.ExitStack() as stack:
     for k in range(NUM_CLIENTS):
       stack.enter_context(_client(folder, k, address))
@@ -148,13 +148,6 @@ def is_equal(rounds: pd.DataFrame, clients: pd.DataFrame) -> bool:
     and rounds['metrics equal'].all()
     and clients['z_k, simulated'].equals(clients['on its disk'])
   )
-
-
-def free_port() -> int:
-  """Returns a port of this machine that nobody listens on."""
-  with socket.socket() as probe:
-    probe.bind(('127.0.0.1', 0))
-    return probe.getsockname()[1]
 
 
 def start(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from absl import flags as absl_flags
 
-from safl_tf.util import errors, validation
+from safl_tf.util import choices, errors, validation
 
 from . import client_data, run_config, training
 from .conditions import Others, When
@@ -17,7 +17,6 @@ from .group import Group, boolean, choice, folder, integer, real, text
 if TYPE_CHECKING:
   from safl_tf.deployment import certificates
 
-MISSING = ('wait', 'drop')
 _WITH_TLS = When(tls_certificate=Others([None]))
 # Algorithm -> why it cannot run on real clients.
 _SIMULATED_ONLY = {
@@ -55,7 +54,7 @@ class Server(Group, topic='deployment'):
   )
   missing: str = choice(
     'wait',
-    MISSING,
+    choices.MISSING,
     'What happens with clients that do not answer in time: wait goes on '
     'waiting, drop ends the round without them.',
   )

@@ -73,7 +73,7 @@ def make(folder: pathlib.Path, host: str, num_clients: int) -> None:
 
 
 def _write_all(folder: pathlib.Path, host: str, num_clients: int) -> None:
-  authority, key = ec.generate_private_key(ec.SECP384R1()), None
+  authority = ec.generate_private_key(ec.SECP384R1())
   ca = _certificate('safl_tf private authority', authority, None, authority)
   _write(folder / 'ca.key', _private(authority), _PRIVATE)
   _write(folder / 'ca.pem', ca.public_bytes(serialization.Encoding.PEM))

@@ -44,7 +44,7 @@ from safl_tf.deployment import remote_data
 from safl_tf.deployment import server as server_lib
 from safl_tf.training import callbacks as callbacks_lib
 from safl_tf.training import loop
-from safl_tf.util import errors, output_folder, validation
+from safl_tf.util import choices, errors, output_folder, validation
 
 Path = str | os.PathLike[str]
 
@@ -106,10 +106,12 @@ def train(
   for name in options.keys() & set(_SIMULATED):
     hint = 'is for simulated clients'
     raise errors.InputError(name, str(options[name]), hint)
+  if algorithm is not None:
+    server_lib.check_algorithm(algorithm)
   validation.limited('num_clients', num_clients)
   validation.limited('round_timeout', round_timeout)
   validation.limited('max_wait', max_wait)
-  validation.choice('missing', missing, server_lib.MISSING)
+  validation.choice('missing', missing, choices.MISSING)
   where = validation.parse_address('address', address)
   validation.installed('address', address, 'flower', 'flwr')
   from safl_tf.deployment import certificates

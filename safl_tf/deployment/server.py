@@ -32,7 +32,6 @@ from safl_tf.deployment import record as record_lib
 from safl_tf.deployment import transport as transport_lib
 from safl_tf.util import errors
 
-MISSING = ('wait', 'drop')
 _REPORT = 30.0  # seconds between messages about what the server waits for
 
 
@@ -213,10 +212,8 @@ class Server:
   def publish(
     self, clients: Any, algorithm: algorithm_lib.Algorithm, *args: Any
   ) -> None:
-    """Refuses algorithms that are not the loop of `FederatedProcess.next`."""
-    if not algorithm.communicates or algorithm.driver is not None:
-      hint = 'cannot run on real clients; simulate it'
-      raise errors.InputError('algorithm', algorithm.name, hint)
+    """Only checks the algorithm: clients prepare when a round needs them."""
+    check_algorithm(algorithm)
 
   def executor(
     self, model: Any, task: Any, update: client_update.ClientUpdate
@@ -321,6 +318,13 @@ class Server:
     if lost is not None:
       text = errors.one_line(str(lost))
       logging.warning('client %d: %s; it starts as a new one', k, text)
+
+
+def check_algorithm(algorithm: algorithm_lib.Algorithm) -> None:
+  """Refuses algorithms that are not the loop of `FederatedProcess.next`."""
+  if not algorithm.communicates or algorithm.driver is not None:
+    hint = 'cannot run on real clients; simulate it'
+    raise errors.InputError('algorithm', algorithm.name, hint)
 
 
 def _clients(numbers: Iterable[int]) -> str:

@@ -11,6 +11,7 @@ import time
 import psutil
 
 from examples import real_clients
+from safl_tf.deployment.flower import environment
 
 SECONDS = 240.0  # that anything may take
 LOOKUPS = 'lookups.txt'
@@ -52,7 +53,7 @@ class Deployment:
 
   def __init__(self, folder, flags=(), num_clients=2):
     self.folder = pathlib.Path(folder)
-    self.address = f'127.0.0.1:{real_clients.free_port()}'
+    self.address = f'127.0.0.1:{environment.free_port()}'
     self.flags = list(flags)
     self.num_clients = num_clients
     self.server = None

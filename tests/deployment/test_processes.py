@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 
 from benchmarks import tcp_proxy
-from examples import real_clients
+from safl_tf.deployment.flower import environment
 from tests.deployment import processes
 
 pytestmark = pytest.mark.slow
@@ -137,7 +137,7 @@ def test_python(tmp_path):
   """Models and rules of users, on both sides."""
   script = tmp_path / 'script.py'
   script.write_text(_PYTHON)
-  address = f'127.0.0.1:{real_clients.free_port()}'
+  address = f'127.0.0.1:{environment.free_port()}'
   started = [
     subprocess.Popen(
       [sys.executable, str(script), role, address, str(tmp_path)],

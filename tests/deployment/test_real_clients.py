@@ -184,6 +184,7 @@ def test_arguments(grid, tmp_path):
   for options, message in [
     ({'attack': 'x'}, 'attack=x: is for simulated clients'),
     ({'address': 'a'}, 'address=a: must be HOST:PORT'),
+    ({'algorithm': safl_tf.build_fed_ma()}, 'algorithm=fedma: cannot run on'),
     ({'missing': 'x'}, 'missing=x'),
     ({'round_timeout': 0}, 'round_timeout=0'),
     ({'tls_key': 'k'}, 'tls_certificate=: is required with tls_key'),
