@@ -1,4 +1,4 @@
-"""Who may take part in a run, from what clients say of themselves."""
+"""Decides which clients may take part in a run, from their descriptions."""
 
 import collections
 from collections.abc import Mapping, Sequence
@@ -17,10 +17,10 @@ def refusal(
   owner: int | None,
   run: record.Record | None,
 ) -> str | None:
-  """Says why a client cannot take part; None if it can.
+  """Returns why a client cannot take part; None if it can.
 
   Args:
-    new: what it says of itself.
+    new: its description.
     num_clients: n.
     owner: the client that its key belongs to; None without keys.
     run: the run, if it has begun.
@@ -52,14 +52,14 @@ def refusal(
 def difference(
   facts: client_file.Facts, common: client_file.Facts
 ) -> str | None:
-  """Says in what the data of a client differ; None if they do not."""
+  """Returns how the data of a client differ; None if they do not."""
   for name, (own, others) in facts.differences(common).items():
     return f'its data have {name} {own}, those of the others {others}'
   return None
 
 
 def most_common(facts: Sequence[client_file.Facts]) -> client_file.Facts:
-  """Returns what most clients say; in a tie, the first of them."""
+  """Returns the facts of most clients; in a tie, the first of them."""
   texts = [str(sorted(f.to_json().items())) for f in facts]
   text, _ = collections.Counter(texts).most_common(1)[0]
   return facts[texts.index(text)]

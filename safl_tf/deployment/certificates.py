@@ -35,7 +35,7 @@ class Security(NamedTuple):
   Attributes:
     certificate: the file of the server's certificate; None for plain HTTP.
     key: the file of its private key.
-    client_keys: client -> its public key, as PEM; None accepts everybody.
+    client_keys: client -> its public key, as PEM; None accepts anyone.
   """
 
   certificate: pathlib.Path | None = None
@@ -179,7 +179,7 @@ def _write(path: pathlib.Path, content: bytes, mode: int = 0o644) -> None:
 
 
 def check_server(certificate: pathlib.Path, key: pathlib.Path) -> None:
-  """Refuses files that are no certificate and its private key."""
+  """Refuses files other than a certificate and its private key."""
   context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
 
   def no_password() -> str:
@@ -220,12 +220,12 @@ def load(
   client_keys: pathlib.Path | None,
   num_clients: int,
 ) -> Security:
-  """Returns what secures connections; refuses what is no such.
+  """Returns the files that secure connections; refuses invalid ones.
 
   Args:
     certificate: of the server; None for plain HTTP.
     key: of the certificate.
-    client_keys: the folder of the clients' public keys; None accepts everybody.
+    client_keys: the folder of the clients' public keys; None accepts anyone.
     num_clients: n.
   """
   if (certificate is None) != (key is None):

@@ -336,7 +336,7 @@ def model_digest(model: flat_model.FlatModel) -> str:
 
 
 def _outcome(output: Any) -> str:
-  """Says what became of an update, if it is not uploaded."""
+  """Returns why an update is not uploaded, for the log."""
   if not output.finite:
     return ', not finite: dropped'
   return '' if output.sent else ', withheld'

@@ -1,4 +1,4 @@
-"""The server's clients: where they are, and what they were asked.
+"""The server's clients: their addresses and pending requests.
 
 Requests are repeated until there is a reply, which changes nothing: a client
 repeats a round from what it kept before.
@@ -72,7 +72,7 @@ class Members:
 
   Attributes:
     record: the run; None until all clients have joined.
-    described: client -> what it said of itself, for those that joined.
+    described: client -> its description, for those that joined.
 
   Args:
     transport: carries the messages.
@@ -167,7 +167,7 @@ class Members:
     for member in self._members:
       member.ping = None
 
-  def send_away(self, k: int, reason: str) -> None:
+  def reject(self, k: int, reason: str) -> None:
     """Refuses a client that has joined."""
     address = self._members[k].address
     self._members[k] = _Member()
@@ -179,7 +179,7 @@ class Members:
         self._lose(error)
 
   def finish(self, run: str, seconds: float) -> None:
-    """Says to the clients that a run is complete; waits for their replies."""
+    """Notifies clients that a run is complete; waits for their replies."""
     request = messages.encode({'kind': 'finish', 'run': run})
     try:
       self._looked = -math.inf
@@ -302,7 +302,7 @@ class Members:
         'checkpoint, or choose another --experiment'
       )
     elif status == 'refused':
-      self.send_away(k, str(message.header.get('reason')))
+      self.reject(k, str(message.header.get('reason')))
     else:
       reason = message.header.get('reason', 'unknown')
       self._warn(f'client {k}', f'could not {kind}: {reason}; trying again')

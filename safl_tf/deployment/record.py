@@ -1,4 +1,4 @@
-"""What clients said when a run began: deployment.json in its folder.
+"""The clients of a run as they joined: deployment.json in its folder.
 
 With it a server that starts again knows its clients before they are back, and
 refuses one that comes back with other data.

@@ -138,11 +138,11 @@ class Server:
     record: record_lib.Record | None = None,
     facts: client_file.Facts | None = None,
   ) -> record_lib.Record:
-    """Waits until every client has said what its data are like.
+    """Waits until every client has joined; returns the record of the run.
 
     Args:
-      record: what clients said when the run began; then nothing is waited for.
-      facts: what is known of the data; by default, what most clients say.
+      record: of a run that has begun; then nothing is waited for.
+      facts: of the data; by default, those of most clients.
     """
     if record is None:
       record = self._wait_for_all(facts)
@@ -183,7 +183,7 @@ class Server:
     self._members.begin(self._job, model, process.arithmetic)
 
   def finish(self, seconds: float = 10.0) -> None:
-    """Says to the clients that the run is complete."""
+    """Notifies the clients that the run is complete."""
     assert self._job is not None
     self._members.finish(self._job.run, seconds)
 
@@ -200,7 +200,7 @@ class Server:
         for k, description in sorted(joined.items()):
           reason = admission.difference(description.facts, common)
           if reason is not None:
-            self._members.send_away(k, reason)
+            self._members.reject(k, reason)
         if not self._members.absent:
           break
       patience.is_over(absent, progress=len(self._members.absent) < len(absent))
@@ -276,7 +276,7 @@ class Server:
   def _output(
     self, k: int, t: int, message: messages.Message
   ) -> cohort.ClientOutput:
-    """Returns the output of a client's round; refuses what is no such."""
+    """Returns the output of a client's round; refuses damaged replies."""
     assert self._job is not None and self._update is not None
     header, arrays = message
     said = (header.get('client'), header.get('job'), header.get('t'))

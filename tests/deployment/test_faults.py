@@ -5,7 +5,6 @@ Each test does to client 1 of three what its name says, in round 2.
 
 import dataclasses
 import functools
-import logging
 import math
 
 import numpy as np
@@ -17,111 +16,11 @@ from safl_tf.core import algorithm as algorithm_lib
 from safl_tf.deployment import client as client_lib
 from safl_tf.deployment import messages, transport
 from safl_tf.deployment.flower import grid_transport
-from safl_tf.rules import gate
 from safl_tf.util import errors
-from tests import tiny, tiny_rounds
-from tests.deployment import loopback
+from tests import tiny_rounds
+from tests.deployment import loopback, runs
 
 pytestmark = pytest.mark.usefixtures('hurried')
-
-CLIENTS = tiny.clients((12, 9, 5))
-SAFL = tiny_rounds.SAFL
-WAIT = dataclasses.replace(loopback.QUICK, ping_after=0.02)
-IMPATIENT = dataclasses.replace(WAIT, max_wait=0.03)
-BRIEF = dataclasses.replace(WAIT, round_timeout=0.03)
-DROP = dataclasses.replace(BRIEF, missing='drop')
-
-
-def leave_out(algorithm, missing):
-  """The algorithm without some clients: pairs (t, client)."""
-
-  def select(seed, t, n):
-    ids = algorithm.select(seed, t, n).tolist()
-    return np.array([k for k in ids if (t, k) not in missing])
-
-  return dataclasses.replace(algorithm, select=select)
-
-
-@functools.cache
-def simulated(missing=()):
-  """The states of three rounds of the simulation, without some clients."""
-  process = tiny_rounds.make(leave_out(SAFL, missing), clients=CLIENTS)
-  return tiny_rounds.run(process, 3)[0]
-
-
-class Run:
-  """A run of a federation.
-
-  Attributes:
-    state: the newest.
-    metrics: of all rounds.
-  """
-
-  def __init__(self, folder, rounds=1, prepare=None, **changes):
-    self.federation = loopback.CompiledOnce(
-      folder, CLIENTS, options=WAIT, **changes
-    )
-    if prepare is not None:
-      prepare(self.federation)
-    self.grid = self.federation.grid
-    self.process = self.federation.process()
-    self.states = [self.process.initialize(0)]
-    self.metrics = []
-    self.next(rounds)
-
-  @property
-  def state(self):
-    return self.states[-1]
-
-  def next(self, rounds=1, options=WAIT):
-    """Runs rounds; those in which clients compile need time."""
-    self.federation.server._options = options
-    for _ in range(rounds):
-      state, metrics = self.process.next(self.state)
-      self.states.append(state)
-      self.metrics.append(metrics)
-
-  def start_server(self, rounds_behind=0):
-    """Starts the server again, from an earlier state."""
-    self.process = self.federation.process(self.federation.record)
-    if rounds_behind:
-      del self.states[-rounds_behind:]
-
-  def check(self, missing=()):
-    self.federation.check_same(simulated(missing)[self.state.t], self.state)
-
-  def finish(self, options=WAIT):
-    self.next(3 - self.state.t, options)
-    self.check()
-
-  def trained(self, k):
-    """How often client k was asked to train."""
-    return self.grid.requests[self.federation.nodes[k]].count('train')
-
-
-def once(node, kind, then=lambda: None):
-  """Whether a message is the first of a kind to or from a node."""
-  seen = []
-
-  def is_first(other, message):
-    found = loopback.header(message)
-    if other != node or kind not in (found.get('kind'), found.get('status')):
-      return False
-    seen.append(found)
-    if len(seen) == 1:
-      then()
-    return len(seen) == 1
-
-  return is_first
-
-
-def warned(caplog):
-  """What we have warned of, whatever level other tests have left."""
-  return [
-    record.getMessage()
-    for record in caplog.records
-    if record.name == 'absl' and record.levelno >= logging.WARNING
-  ]
 
 
 # -- Lost messages.
@@ -130,9 +29,9 @@ def warned(caplog):
 @pytest.mark.parametrize('kind', ['described', 'prepared', 'trained'])
 def test_a_reply_is_lost(tmp_path, kind):
   def prepare(federation):
-    federation.grid.drop = once(federation.nodes[1], kind)
+    federation.grid.drop = runs.once(federation.nodes[1], kind)
 
-  run = Run(tmp_path, prepare=prepare)
+  run = runs.Run(tmp_path, prepare=prepare)
   run.finish()
   assert run.trained(1) == 3 + (kind == 'trained')
 
@@ -140,13 +39,13 @@ def test_a_reply_is_lost(tmp_path, kind):
 @pytest.mark.parametrize('kind', ['prepare', 'train'])
 def test_a_request_is_lost(tmp_path, kind):
   def prepare(federation):
-    federation.grid.lose = once(federation.nodes[1], kind)
+    federation.grid.lose = runs.once(federation.nodes[1], kind)
 
-  Run(tmp_path, prepare=prepare).finish()
+  runs.Run(tmp_path, prepare=prepare).finish()
 
 
 def test_a_reply_and_the_ping_are_lost(tmp_path):
-  run = Run(tmp_path)
+  run = runs.Run(tmp_path)
   node, lost = run.federation.nodes[1], []
 
   def drop(other, reply):
@@ -157,21 +56,21 @@ def test_a_reply_and_the_ping_are_lost(tmp_path):
     return True
 
   run.grid.drop = drop
-  run.finish(BRIEF)
+  run.finish(runs.BRIEF)
   assert lost == ['trained', 'described']
 
 
 def test_a_client_takes_longer_than_a_round(tmp_path):
   """It is waited for, and trains once."""
-  run = Run(tmp_path)
+  run = runs.Run(tmp_path)
   run.grid.seconds[run.federation.nodes[1]] = 0.1
-  run.finish(BRIEF)
+  run.finish(runs.BRIEF)
   assert run.trained(1) == 3
 
 
 def test_a_reply_comes_twice(tmp_path):
   """After a ping that came first, the server asked again."""
-  run = Run(tmp_path)
+  run = runs.Run(tmp_path)
   run.grid.seconds[run.federation.nodes[1]] = 0.02
   run.finish()
 
@@ -180,23 +79,23 @@ def test_a_reply_comes_twice(tmp_path):
 
 
 def test_a_client_starts_again_before_it_has_trained(tmp_path):
-  run = Run(tmp_path)
+  run = runs.Run(tmp_path)
   restart = functools.partial(run.federation.restart, 1)
-  run.grid.lose = once(run.federation.nodes[1], 'train', restart)
+  run.grid.lose = runs.once(run.federation.nodes[1], 'train', restart)
   run.finish()
 
 
 def test_a_client_starts_again_after_it_has_trained(tmp_path):
-  run = Run(tmp_path)
+  run = runs.Run(tmp_path)
   restart = functools.partial(run.federation.restart, 1)
-  run.grid.drop = once(run.federation.nodes[1], 'trained', restart)
+  run.grid.drop = runs.once(run.federation.nodes[1], 'trained', restart)
   run.finish()
   assert run.trained(1) == 2  # rounds 2, again, and 3
 
 
 def test_a_client_starts_again_as_the_same_node(tmp_path):
   """Its key gives the node its id; the server does not see the end."""
-  run = Run(tmp_path)
+  run = runs.Run(tmp_path)
   node = run.federation.nodes[1]
   run.federation.join(1, node)
   run.finish()
@@ -205,7 +104,7 @@ def test_a_client_starts_again_as_the_same_node(tmp_path):
 
 
 def test_a_client_has_lost_what_it_kept(tmp_path, caplog):
-  run = Run(tmp_path)
+  run = runs.Run(tmp_path)
   run.federation.restart(1, folder='another')
   run.next()
   assert 'client 1: has lost what it kept in round 1; it st' in caplog.text
@@ -213,7 +112,7 @@ def test_a_client_has_lost_what_it_kept(tmp_path, caplog):
   assert z.tobytes() == run.state.client_models[1].tobytes()
   caplog.clear()
   run.next()
-  assert warned(caplog) == []
+  assert runs.warned(caplog) == []
 
 
 # -- Servers that end.
@@ -221,14 +120,14 @@ def test_a_client_has_lost_what_it_kept(tmp_path, caplog):
 
 @pytest.mark.parametrize('rounds_behind', [0, 1])
 def test_the_server_starts_again(tmp_path, rounds_behind):
-  run = Run(tmp_path, rounds=2)
+  run = runs.Run(tmp_path, rounds=2)
   run.start_server(rounds_behind)
   run.finish()
   assert run.trained(1) == 3 + rounds_behind
 
 
 def test_the_server_and_a_client_start_again(tmp_path):
-  run = Run(tmp_path, rounds=2)
+  run = runs.Run(tmp_path, rounds=2)
   run.federation.restart(1)
   run.start_server(rounds_behind=1)
   run.finish()
@@ -236,17 +135,17 @@ def test_the_server_and_a_client_start_again(tmp_path):
 
 def test_the_server_ends_before_all_have_answered(tmp_path):
   """Client 1 has not done round 2 when the server starts again."""
-  run = Run(tmp_path)
+  run = runs.Run(tmp_path)
   run.federation.kill(1)
   with pytest.raises(errors.RunError, match='no result from client 1 for 0'):
-    run.next(options=IMPATIENT)
+    run.next(options=runs.IMPATIENT)
   run.federation.join(1)
   run.start_server()
   run.finish()
 
 
 def test_the_server_has_lost_two_rounds(tmp_path):
-  run = Run(tmp_path, rounds=3)
+  run = runs.Run(tmp_path, rounds=3)
   run.start_server(rounds_behind=2)
   message = r'client \d has done round 3 of this run already: .* put back its'
   with pytest.raises(errors.RunError, match=message):
@@ -254,17 +153,17 @@ def test_the_server_has_lost_two_rounds(tmp_path):
 
 
 def test_nobody_answers(tmp_path):
-  run = Run(tmp_path)
+  run = runs.Run(tmp_path)
   for k in range(3):
     run.federation.kill(k)
   message = 'no result from clients 0, 1, 2 for .* same command resumes'
   with pytest.raises(errors.RunError, match=message):
-    run.next(options=IMPATIENT)
+    run.next(options=runs.IMPATIENT)
 
 
 def test_nobody_joins(tmp_path):
   federation = loopback.Federation(
-    tmp_path, CLIENTS, options=IMPATIENT, joined=(1,)
+    tmp_path, runs.CLIENTS, options=runs.IMPATIENT, joined=(1,)
   )
   with pytest.raises(errors.RunError, match='was heard of clients 0, 2 for'):
     federation.process()
@@ -306,7 +205,7 @@ def test_the_transport_starts_again(tmp_path):
     def prepare(federation, seed=seed):
       federation.transport = Losing(federation.grid, seed)
 
-    run = Run(tmp_path / str(seed), prepare=prepare)
+    run = runs.Run(tmp_path / str(seed), prepare=prepare)
     run.finish()
     lost.update(run.federation.transport.lost)
   assert lost == {'addresses', 'send', 'receive'}
@@ -321,7 +220,7 @@ def test_nodes_are_the_same_when_the_transport_has_started_again(tmp_path):
     federation.transport = Losing(federation.grid, seed=0)
     federation.transport.probability = 0
 
-  run = Run(tmp_path, prepare=prepare)
+  run = runs.Run(tmp_path, prepare=prepare)
   losing = run.federation.transport
   forget = losing.grid.forget
 
@@ -339,9 +238,9 @@ def test_nodes_are_the_same_when_the_transport_has_started_again(tmp_path):
 
 
 def test_a_round_without_a_client(tmp_path):
-  run = Run(tmp_path)
+  run = runs.Run(tmp_path)
   run.federation.kill(1)
-  run.next(options=DROP)
+  run.next(options=runs.DROP)
   assert run.metrics[-1].missing.tolist() == [1]
   assert run.metrics[-1].ids.tolist() == [0, 2]
   run.check(missing=((2, 1),))
@@ -353,15 +252,16 @@ def test_a_round_without_a_client(tmp_path):
 
 
 def test_a_late_reply_is_ignored(tmp_path):
-  run = Run(tmp_path)
+  run = runs.Run(tmp_path)
   run.grid.seconds[run.federation.nodes[1]] = math.inf
-  run.next(options=DROP)
+  run.next(options=runs.DROP)
   assert run.metrics[-1].missing.tolist() == [1]
-  one, other = simulated(((2, 1),))[2], run.state
+  one, other = runs.simulated(((2, 1),))[2], run.state
   assert one.z_bar.tobytes() == other.z_bar.tobytes()
   late = run.federation.kept_by(1)
   assert late.t == 2
-  assert late.after['z'].tobytes() == simulated()[2].client_models[1].tobytes()
+  z = runs.simulated()[2].client_models[1]
+  assert late.after['z'].tobytes() == z.tobytes()
   run.grid.release()
   run.next()
   assert run.metrics[-1].missing.tolist() == []
@@ -372,11 +272,11 @@ def test_a_late_reply_is_ignored(tmp_path):
 
 @pytest.mark.parametrize('t', [1, 2])
 def test_a_round_without_clients(tmp_path, t):
-  run = Run(tmp_path, rounds=t - 1)
+  run = runs.Run(tmp_path, rounds=t - 1)
   for k in range(3):
     run.federation.kill(k)
   before = run.state
-  run.next(options=DROP)
+  run.next(options=runs.DROP)
   metrics = run.metrics[-1]
   assert metrics.missing.tolist() == [0, 1, 2]
   assert metrics.ids.tolist() == metrics.dropped.tolist() == []
@@ -389,8 +289,8 @@ def test_a_round_without_clients(tmp_path, t):
   run.next()
   assert run.metrics[-1].missing.tolist() == []
   assert np.isfinite(run.state.z_bar).all()
-  expected, _ = tiny_rounds.make(clients=CLIENTS).next(
-    simulated()[t - 1]._replace(t=t)
+  expected, _ = tiny_rounds.make(clients=runs.CLIENTS).next(
+    runs.simulated()[t - 1]._replace(t=t)
   )
   run.federation.check_same(expected, run.state)
 
@@ -405,7 +305,7 @@ def test_everybody_withholds(tmp_path):
   algorithm = dataclasses.replace(
     registry.build('extended_safl'), gate=algorithm_lib.Gate(decide)
   )
-  run = Run(tmp_path, algorithm=algorithm)
+  run = runs.Run(tmp_path, algorithm=algorithm)
   assert run.metrics[-1].sent.all()  # there was no global model
   first = len(run.grid.sent['up'])
   run.next()
@@ -420,171 +320,11 @@ def test_everybody_withholds(tmp_path):
   run.federation.check_same(tiny_rounds.run(simulation, 2)[0][-1], run.state)
 
 
-# -- Updates that are not finite.
-
-
-def test_a_client_diverges(tmp_path):
-  def prepare(federation):
-    config = dataclasses.replace(federation.config, learning_rate=1e38)
-    build = functools.partial(federation.trainer, config=config)
-    federation.restart(1, build=build)
-
-  run = Run(tmp_path, prepare=prepare)
-  run.next(2)
-  assert [m.dropped.tolist() for m in run.metrics] == [[1], [1], [1]]
-  assert [m.missing.tolist() for m in run.metrics] == [[], [], []]
-  initial = run.states[0].client_models[1]
-  assert run.federation.kept_by(1).after['z'].tobytes() == initial.tobytes()
-  run.check(missing=tuple((t, 1) for t in (1, 2, 3)))
-  # Its arrays did not travel.
-  for header, arrays in _trained(run, 1):
-    assert header['status'] == 'trained'
-    assert not any(name.startswith('upload/') for name in arrays)
-
-
-def _trained(run, k):
-  """The replies with a client's rounds."""
-  for reply in run.grid.sent['up']:
-    found = loopback.header(reply)
-    if found.get('status') == 'trained' and found['client'] == k:
-      record = reply.content.array_records['safl_tf']
-      yield messages.decode(record['safl_tf'].numpy().tobytes())
-
-
-def test_an_update_is_not_finite_but_says_so(tmp_path):
-  run = Run(tmp_path)
-  node = run.federation.nodes[1]
-
-  def change(other, data):
-    header, arrays = messages.decode(data)
-    if other != node or header['status'] != 'trained':
-      return data
-    assert arrays['finite']
-    z = arrays['upload/z'].copy()
-    z[7] = np.nan
-    return messages.encode(header, {**arrays, 'upload/z': z})
-
-  run.grid.change = change
-  run.next()
-  assert run.metrics[-1].dropped.tolist() == [1]
-  expected = simulated(((2, 1),))[2].z_bar
-  assert run.state.z_bar.tobytes() == expected.tobytes()
-
-
-# -- Replies that are none.
-
-
-def edit(header=None, arrays=None, drop=()):
-  """Changes a reply; values of None are left out."""
-
-  def change(data):
-    old, found = messages.decode(data)
-    new = {**old, **(header or {})}
-    found = {**found, **(arrays or {})}
-    for name in drop:
-      new.pop(name, None)
-      found.pop(name, None)
-    return messages.encode(new, found)
-
-  return change
-
-
-BAD_REPLIES = [
-  lambda data: b'',
-  lambda data: bytes(range(256)),
-  lambda data: data[:-1],
-  lambda data: data + b'\0',
-  edit({'status': 'done'}),
-  edit({'status': None}),
-  edit({'status': ['trained']}),
-  edit({'status': 'prepared', 'arithmetic': {}}),
-  edit({'status': 'described'}),
-  edit({'status': 'failed', 'reason': 'a\nb' * 1000}),
-  edit({'status': 'failed', 'reason': {'a': 1}}),
-  edit({'client': 0}),
-  edit({'client': '1'}),
-  edit({'t': 1}),
-  edit({'t': math.inf}),
-  edit({'job': 'x'}),
-  edit(drop=['job']),
-  edit(drop=['last_t']),
-  edit({'last_t': math.inf}),
-  edit({'last_t': [1]}),
-  edit(drop=['finite']),
-  edit(drop=['train_loss']),
-  edit(arrays={'q': np.zeros(3)}),
-  edit(arrays={'sent': np.array(1, 'int64')}),
-  edit(drop=['metrics/accuracy']),
-  edit(arrays={'metrics/more': np.float32(1)}),
-  edit(arrays={'metrics/accuracy': np.zeros(2, np.float32)}),
-  edit(drop=['upload/z']),
-  edit(arrays={'upload/z': np.zeros(62, np.float32)}),
-  edit(arrays={'upload/z': np.zeros((63, 1), np.float32)}),
-  edit(arrays={'upload/z': np.zeros(63, np.float64)}),
-  edit(arrays={'upload/c': np.zeros(63, np.float32)}),
-]
-
-
-def test_bad_replies(tmp_path, caplog):
-  always = gate.always()._replace(needs=('accuracy',))
-  algorithm = dataclasses.replace(SAFL, gate=always)
-  run = Run(tmp_path, algorithm=algorithm)
-  node, bad = run.federation.nodes[1], list(BAD_REPLIES)
-
-  def change(other, data):
-    return bad.pop(0)(data) if bad and other == node else data
-
-  run.grid.change = change
-  run.next(2)
-  assert not bad
-  assert run.trained(1) == 3 + len(BAD_REPLIES)
-  assert caplog.text.count('client 1: ') > len(BAD_REPLIES) / 2
-  assert all('\n' not in m and len(m) < 1100 for m in warned(caplog))
-  states, _ = tiny_rounds.run(run.federation.simulation(), 3)
-  run.federation.check_same(states[-1], run.state)
-
-
-# -- Files of clients that are damaged.
-
-
-@pytest.mark.parametrize(
-  'damage',
-  [
-    lambda data: data[:-10],
-    lambda data: data[:300] + bytes([data[300] ^ 1]) + data[301:],
-    lambda data: b'',
-    'another run',
-  ],
-)
-def test_a_damaged_file(tmp_path, caplog, damage):
-  run = Run(tmp_path)
-  path = run.federation.state_path(1)
-  if damage == 'another run':
-    other = Run(tmp_path / 'other')
-    content = other.federation.state_path(1).read_bytes()
-  else:
-    content = damage(path.read_bytes())
-  path.write_bytes(content)
-  run.next()
-  warnings = [m for m in warned(caplog) if 'as a new one' in m]
-  assert len(warnings) == 2  # of the client, and of the server
-  assert warnings[0].startswith(f'{path} ')
-  assert warnings[1].startswith(f'client 1: {path} ')
-  aside = path.with_name('client_state.bin.damaged-0')
-  assert all(f'kept as {aside.name}' in m for m in warnings)
-  assert aside.read_bytes() == content
-  initial = run.states[0].client_models[1]
-  assert run.federation.kept_by(1).before['z'].tobytes() == initial.tobytes()
-  caplog.clear()
-  run.next()
-  assert warned(caplog) == []
-
-
 # -- The end.
 
 
 def test_the_end_of_a_run(tmp_path):
-  run = Run(tmp_path)
+  run = runs.Run(tmp_path)
   run.federation.kill(1)
   run.federation.server.finish()
   ended = [type(error) for error in run.grid.ended.values()]
@@ -592,7 +332,7 @@ def test_the_end_of_a_run(tmp_path):
 
 
 def test_the_end_is_not_waited_for(tmp_path):
-  run = Run(tmp_path)
+  run = runs.Run(tmp_path)
   run.grid.drop = lambda node, reply: True
   run.federation.server.finish(0.05)
   assert len(run.grid.ended) == 3

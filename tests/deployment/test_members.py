@@ -293,7 +293,7 @@ def test_replies_of_others(world):
 
 def test_a_refused_client(world):
   world.join()
-  world.members.send_away(0, 'it is too old')
+  world.members.reject(0, 'it is too old')
   assert world.members.absent == [0]
   assert world.transport.kinds() == ['train', 'refuse']
   assert world.step(members._LOOK) == ['train', 'refuse']

@@ -99,7 +99,7 @@ def begin(module: str) -> None:
 
 
 def last_error(home: pathlib.Path, module: str) -> str:
-  """Returns what a process last said of an error, as one line."""
+  """Returns the last error that a process logged, as one line."""
   for path, pattern in (
     (home / f'{module}.log', _LOGGED_ERROR),
     (home / f'{module}.err', _LAST_LINE),
@@ -109,7 +109,7 @@ def last_error(home: pathlib.Path, module: str) -> str:
       found = pattern.findall(text)
       if found:
         return errors.one_line(found[-1].strip())[:300]
-  return 'it has said nothing'
+  return 'it logged nothing'
 
 
 def end_with_parent() -> None:

@@ -85,7 +85,7 @@ class _Connection:
     self._failure: errors.RunError | None = None
     self._since = time.monotonic()  # when the server was there
     self._next = 0.0  # when to look for it
-    self._said: str | None = None
+    self._reported: str | None = None
     self._closed = threading.Event()
     self._thread = threading.Thread(target=self._keep, daemon=True)
     self._thread.start()
@@ -118,16 +118,16 @@ class _Connection:
     problem = node.problem(self._server)
     where = self._server.address
     if problem is None:
-      if self._said is not None:
+      if self._reported is not None:
         logging.info('found the server %s', where)
-      self._since, self._said = now, None
+      self._since, self._reported = now, None
       return True
     if now - self._since > self._max_wait:
       raise errors.RunError(
         f'--server={where}: does not answer since {now - self._since:.0f} '
         f'seconds ({problem}; --max_wait)'
       )
-    if problem != self._said:
-      self._said = problem
+    if problem != self._reported:
+      self._reported = problem
       logging.warning('looking for the server %s (%s)', where, problem)
     return False
