@@ -30,21 +30,20 @@ def main(flags: absl_flags.FlagValues) -> None:
   data = client_data.ClientExamples.get(flags)
   data.check_effects(flags)
   data.check()
+  output_folder.check(config.folder, 'client', 'state_dir')
   from safl_tf.deployment.flower import environment, restarted
 
   worker = [sys.executable, '-m', f'{__package__}.client_worker']
-  with output_folder.opened(config.folder, 'client', 'state_dir'):
-    config.home.mkdir(exist_ok=True)
-    trainer = restarted.Restarted(
-      'trainer',
-      lambda: environment.start_program([*worker, *sys.argv[1:]], config.home),
-      final=(0, 1, 2),
-    )
-    try:
-      while (code := trainer.step()) is None:
-        time.sleep(_POLL)
-    finally:
-      trainer.stop()
+  trainer = restarted.Restarted(
+    'trainer',
+    lambda: environment.start_program([*worker, *sys.argv[1:]], config.home),
+    final=(0, 1, 2),
+  )
+  try:
+    while (code := trainer.step()) is None:
+      time.sleep(_POLL)
+  finally:
+    trainer.stop()
   sys.exit(code)  # it has said why
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from absl import flags as absl_flags
 from absl import logging
 
-from safl_tf.util import errors, hardware, validation
+from safl_tf.util import errors, hardware, output_folder, validation
 
 from . import client, program
 from .flags import client_data, deployment
@@ -27,20 +27,22 @@ def main(flags: absl_flags.FlagValues) -> None:
   from safl_tf.deployment.flower import node, resident
 
   assert config.client is not None and config.server is not None
-  trainer = client_lib.Client(
-    config.client, file, config.folder, _builder(config)
-  )
-  size = len(file.examples.y) if file.examples else 0
-  logging.info(
-    'client %d: %d examples, server %s', config.client, size, config.server
-  )
   address = validation.parse_address('server', config.server)
   server = node.Server(
     address,
     deployment.path_of(config.root_certificates),
     deployment.path_of(config.key),
   )
-  resident.run(trainer, server, config.home, config.max_wait, config.once)
+  with output_folder.opened(config.folder, 'client', 'state_dir'):
+    config.home.mkdir(exist_ok=True)
+    size = len(file.examples.y) if file.examples else 0
+    logging.info(
+      'client %d: %d examples, server %s', config.client, size, config.server
+    )
+    trainer = client_lib.Client(
+      config.client, file, config.folder, _builder(config)
+    )
+    resident.run(trainer, server, config.home, config.max_wait, config.once)
 
 
 def _builder(own: deployment.Client) -> Any:

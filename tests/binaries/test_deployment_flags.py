@@ -1,13 +1,16 @@
 """Mistakes in the flags of safl-server and safl-client: one line, code 2."""
 
+import contextlib
 import shutil
 
 import pytest
 
 from binaries import client
 from binaries.flags import deployment
+from safl_tf.data import client_file
 from safl_tf.deployment import certificates
-from safl_tf.util import errors, validation
+from safl_tf.util import errors, output_folder, validation
+from tests import tiny
 from tests.binaries import programs
 
 N = '--num_clients=2'
@@ -281,6 +284,36 @@ def test_data_of_another_kind(call, monkeypatch, tmp_path, made):
   message = '--data=notes.txt: is not a file of safl-partition --export_clients'
   programs.check_refused(outcome, 'server', message)
   assert programs.snapshot(tmp_path) == before
+
+
+@pytest.mark.parametrize('mistake', ['other data', 'a folder in use'])
+def test_mistakes_that_the_trainer_finds(tmp_path, mistake):
+  """The program itself reads no data: one line, and nothing is written."""
+  clients = tiny.clients((3, 2))
+  facts = client_file.Facts.of(
+    'tiny', 'classification', clients, clients.num_classes, {}
+  )
+  number, lock = 0, contextlib.nullcontext()
+  message = '--client=0: --data has the data of client 1'
+  client_file.write(
+    tmp_path / 'client_1.npz',
+    client_file.of_client(clients, facts, 1),
+  )
+  if mistake == 'a folder in use':
+    number = 1
+    lock = output_folder.opened(tmp_path / 'state', 'client', 'state_dir')
+    message = '--state_dir= ... state: another process is writing to this fold'
+  with lock:
+    before = programs.snapshot(tmp_path)
+    process = programs.start(
+      *('-m', 'binaries.client', f'--client={number}'),
+      *('--server=fl.example.org:9092', f'--state_dir={tmp_path / "state"}'),
+      f'--data={tmp_path / "client_1.npz"}',
+    )
+    out, err = process.communicate(timeout=120)
+    assert programs.snapshot(tmp_path) == before
+  outcome = programs.Outcome(process.returncode, out, err)
+  programs.check_refused(outcome, 'client', message)
 
 
 @pytest.mark.parametrize(
