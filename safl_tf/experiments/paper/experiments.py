@@ -109,7 +109,7 @@ def _centralized(
 
 def _convergence_mnist(scale: str) -> Iterator[plans.Part]:
   # At the scale cpu, each n has the rounds that the paper's claims need.
-  rounds = {'paper': (100, 100, 100), 'cpu': (30, 56, 36), 'smoke': (3, 3, 3)}
+  rounds = {'paper': (100, 100, 100), 'cpu': (30, 60, 36), 'smoke': (3, 3, 3)}
   small = scale == 'smoke'
   sizes = zip(_N, _SMOKE_N if small else _N, rounds[scale], strict=True)
   yield _centralized(scale, {}, not small)
@@ -201,10 +201,17 @@ def _fraction(scale: str) -> Iterator[plans.Part]:
     'cpu': {'num_clients': 100, 'rounds': 50},
     'smoke': {'num_clients': 5},
   }[scale]
-  variations = [
-    ({'fraction': R}, f'R{R:g}', {'fraction': R}) for R in (0.3, 0.5, 0.7)
-  ]
-  return _parts(scale, flags, variations, 100 if scale == 'smoke' else None)
+  paper_rounds = 100 if scale == 'smoke' else None
+  for R in (0.3, 0.5, 0.7):
+    own = {'fraction': R}
+    for algorithm, temperature in (('fedavg', 80), ('safl', 80), ('safl', 10)):
+      cell = {'algorithm': algorithm, **own}
+      given = {**flags, **own}
+      name = f'R{R:g}'
+      if algorithm == 'safl':
+        cell['temperature'] = given['temperature'] = temperature
+        name += '' if temperature == 80 else f'_L{temperature}'
+      yield _part(scale, cell, name, given, paper_rounds)
 
 
 def _uploads(scale: str) -> Iterator[plans.Part]:
@@ -228,6 +235,48 @@ def _biased(scale: str) -> Iterator[plans.Part]:
   paper_rounds = 100 if scale == 'smoke' else None
   algorithms = (*_PAIR, 'extended_safl')
   return _parts(scale, flags, variations, paper_rounds, algorithms)
+
+
+def _biased_share(scale: str) -> Iterator[plans.Part]:
+  n = 4 if scale == 'smoke' else 40
+  rounds = {'paper': 100, 'cpu': 40, 'smoke': 3}[scale]
+  shared = {'partition': 'biased', 'num_clients': n, 'rounds': rounds}
+  labels = {'same digit': 2, 'different digits': None}
+  variations: list[tuple[Flags, Flags]] = [({'share': 0}, {'biased_label': 2})]
+  for share in (0.1, 0.25, 0.5):
+    for digits, label in labels.items():
+      own = {} if label is None else {'biased_label': label}
+      variations.append(({'share': share, 'digits': digits}, own))
+  gates = ({}, {}, {'holdout': 0.0}, {'holdout': 0.2})
+  algorithms = (*_PAIR, 'extended_safl', 'extended_safl')
+  for cell, own in variations:
+    kind = cell.get('digits', 'none').split()[0]
+    for algorithm, gate in zip(algorithms, gates, strict=True):
+      held_out = {key: value for key, value in gate.items() if value}
+      suffix = f'{100 * cell["share"]:g}_{kind}' + '_holdout' * bool(held_out)
+      flags = {**shared, **own, **held_out, 'biased_fraction': cell['share']}
+      own_cell = {'algorithm': algorithm, **gate, **cell}
+      yield _part(scale, own_cell, suffix, flags, None)
+
+
+def _learning_rate(scale: str) -> Iterator[plans.Part]:
+  sizes: dict[int, Flags] = {
+    50: {'num_clients': 50, 'rounds': 50},
+    80: {'num_clients': 80, 'rounds': 60},
+    100: _HALF_OF_100 | {'rounds': 80},
+  }
+  if scale == 'smoke':
+    sizes = dict.fromkeys(sizes, {})
+  variations = [
+    (
+      {'n': n, 'learning_rate': rate},
+      f'n{n}_alpha{rate:g}',
+      {**flags, 'learning_rate': rate},
+    )
+    for rate in (0.002, 0.0015)
+    for n, flags in sizes.items()
+  ]
+  return _parts(scale, {}, variations, 80 if scale == 'smoke' else None)
 
 
 def _techniques(scale: str) -> Iterator[plans.Part]:
@@ -276,6 +325,8 @@ _PARTS = {
   'fraction': _fraction,
   'uploads': _uploads,
   'biased': _biased,
+  'biased_share': _biased_share,
+  'learning_rate': _learning_rate,
   'techniques': _techniques,
   'sensitivity': _sensitivity,
 }

@@ -46,6 +46,10 @@ _LABELS = {
   'nu': 'ν = {}',
   'size': '{} of the data',
   'batch_size': 'B = {}',
+  'learning_rate': 'α = {}',
+  'share': '{:.0%} one-digit clients',
+  'digits': '{}',
+  'holdout': 'holdout {}',
   'group': '{} biased clients',
   'round': 'round {}',
 }
