@@ -1,6 +1,6 @@
 """Measures what Ray costs, compared with `threads` on the same work.
 
-  python -m benchmarks.scaling --write=docs/scaling.md
+  python -m benchmarks.scaling --write=docs/how_to/scale_out.md
   python -m benchmarks.scaling --quick
 
 The first table: rounds of MNIST-LeNet-80 on one machine, with `threads` and on

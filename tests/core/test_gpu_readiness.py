@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(
   not tf.test.is_built_with_cuda(),
   reason='this TensorFlow has no GPU kernels (it was built without CUDA)',
 )
-NO_GPU = 'there is no GPU; see docs/gpu.md'
+NO_GPU = 'there is no GPU; see docs/how_to/gpus.md'
 CONFIG = client_config.LocalConfig(
   local_epochs=1, batch_size=8, learning_rate=0.02
 )
