@@ -102,20 +102,35 @@ def sweep(
 
   Writes sweep.html, sweep.csv, sweep.md, sweep.tex, runs.csv, plots/ and a
   folder per run, as the program safl-sweep does. The same call continues where
-  another one ended, as `safl_tf.train` resumes each run from its folder.
+  another one ended, as `train` resumes each run from its folder.
 
   Args:
     function: called as function(**parameters, seed=..., output_dir=...) for
-      each run; passes `seed` and `output_dir` to `safl_tf.train` and returns
-      its result.
+      each run; passes `seed` and `output_dir` to `train` and returns its
+      result.
     grid: parameter -> its values: numbers, texts, booleans or None.
     seeds: of the runs with the same parameters.
     output_dir: folder of the sweep.
-    target: test accuracy to which rounds and megabytes are counted.
+    target: test accuracy in (0, 1] to which rounds and megabytes are counted.
     progress: whether to show a progress bar; by default only on a terminal.
 
   Returns:
     A row per run and round: the parameters, the seed and the metrics.
+
+  Raises:
+    InputError: the function does not take the parameters, or values are
+      invalid.
+
+  Example:
+    ```python
+    def run(temperature, seed, output_dir):
+      return safl_tf.train(
+        model_fn, clients, safl_tf.build_safl(temperature=temperature),
+        test_data=(x_test, y_test), rounds=2, seed=seed, output_dir=output_dir)
+
+    table = safl_tf.sweep(run, {'temperature': [1, 80]}, seeds=[0])
+    table.groupby(['temperature', 'round'])['test_accuracy'].mean()
+    ```
   """
   import pandas as pd
 

@@ -29,6 +29,15 @@ class Result:
     client_scores: the newest ones on the clients' own test examples, if there
       are any.
     failure: why the model could not be exported, if it could not.
+
+  Example:
+    ```python
+    result = safl_tf.train(
+      model_fn, clients, test_data=(x_test, y_test), rounds=3)
+    result.frame[['train_loss', 'test_accuracy']]  # by round
+    result.model.save('model.keras')
+    state, metrics = result.process.next(result.state)  # round 4
+    ```
   """
 
   model: 'keras.Model'

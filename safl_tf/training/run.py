@@ -32,6 +32,16 @@ class Run:
   Attributes:
     path: the folder.
     flags: the flags of `safl-train`, or the settings of a run in Python.
+
+  Example:
+    ```python
+    safl_tf.train(model_fn, clients, rounds=3, output_dir='runs/safl')
+    run = safl_tf.load_run('runs/safl')
+    run.history['train_loss']  # by round
+    run.clients[['client', 'examples']]
+    run.model()  # the global model of the newest checkpoint
+    run.client_model('2')  # the model that client '2' has kept
+    ```
   """
 
   def __init__(self, path: Path):
@@ -132,6 +142,16 @@ def load_run(path: Path) -> Run:
 
   Args:
     path: the folder that `safl-train` or `train(..., output_dir=...)` wrote.
+
+  Raises:
+    InputError: the folder is not that of a run.
+
+  Example:
+    ```python
+    safl_tf.train(model_fn, clients, rounds=3, output_dir='runs/safl')
+    run = safl_tf.load_run('runs/safl')
+    run.flags['temperature'], run.history['train_loss'].iloc[-1]
+    ```
   """
   return Run(path)
 
@@ -146,6 +166,18 @@ def load_runs(paths: Path | Iterable[Path]) -> 'pd.DataFrame':
   Args:
     paths: a pattern such as 'runs/*', which passes over what is not the folder
       of a run; the folder of a run; or a list of both.
+
+  Raises:
+    InputError: no folder of a run matches.
+
+  Example:
+    ```python
+    for seed in 0, 1:
+      safl_tf.train(
+        model_fn, clients, rounds=2, seed=seed, output_dir=f'seeds/{seed}')
+    table = safl_tf.load_runs('seeds/*')
+    table.groupby('round')['train_loss'].mean()
+    ```
   """
   import pandas as pd
 
