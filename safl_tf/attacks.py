@@ -23,18 +23,42 @@ STRENGTHS = ('sign_flip', 'scale', 'noise')  # attacks with a strength
 
 @dataclasses.dataclass(frozen=True)
 class Attack:
-  """An attack by some of the clients.
+  """An attack by some of the clients; a seed chooses them for the whole run.
+
+  w is the global model, or the client's start if there is none, z the client's
+  trained model and λ the strength.
+
+  | kind | a malicious client |
+  |---|---|
+  | 'one_label' | holds as many examples as before, all of one of its labels |
+  | 'label_flip' | holds label C-1-c in place of label c |
+  | 'sign_flip' | uploads w - λ·(z - w) in place of z |
+  | 'scale' | uploads w + λ·(z - w) |
+  | 'noise' | uploads z plus Gaussian noise of standard deviation λ |
+  | 'nonfinite' | uploads NaN, as if training had diverged |
+
+  'one_label' is the paper's second group of clients. An `InputError` refuses a
+  strength for kinds that have none, attacks on labels where targets are not
+  classes, and attacks on uploads of algorithms that have no uploads.
 
   Attributes:
-    kind: 'one_label': a malicious client holds as many examples as before, all
-      of one of its labels (the paper's second group of clients). 'label_flip':
-      label c becomes C-1-c. 'sign_flip': it uploads w - λ·(z - w) instead of
-      its model z, where w is the global model, or the client's start if there
-      is none. 'scale': w + λ·(z - w). 'noise': z plus Gaussian noise of
-      standard deviation λ. 'nonfinite': NaN, as if training had diverged.
-    fraction: the share of malicious clients, rounded to a whole number.
-    strength: λ.
+    kind: one of the above.
+    fraction: the share of malicious clients in [0, 1], rounded to a whole
+      number.
+    strength: λ ≥ 0 of 'sign_flip', 'scale' and 'noise'.
     seed: draws the clients and their data.
+
+  Example:
+    ```pycon
+    >>> attack = safl_tf.Attack('sign_flip', fraction=0.25, strength=2.0)
+    >>> len(attack.choose(20))  # malicious clients of 20
+    5
+    ```
+
+    ```python
+    result = safl_tf.train(model_fn, clients, attack=attack, rounds=3)
+    result.frame['malicious']  # those among the selected clients
+    ```
   """
 
   kind: str

@@ -18,12 +18,21 @@ def build_astw(
 ) -> algorithm.Algorithm:
   """Builds ASTW: averages every client's last upload, older ones weigh less.
 
+  The server averages with `aggregate.temporal` (Chen, Sun and Jin 2020).
+
   Args:
-    astw_base: the factor by which an upload's weight shrinks in every round.
+    astw_base: a ≥ 1, the factor by which an upload's weight shrinks per round.
     astw_layerwise: whether clients upload deep layers in only a third of the
       rounds; True if None.
-    fraction: R, the share of clients in a round.
+    fraction: R in (0, 1], the share of clients in a round.
     clients_per_round: s, their number, instead of R.
+
+  Example:
+    ```python
+    result = safl_tf.train(
+      model_fn, clients, safl_tf.build_astw(clients_per_round=2), rounds=3)
+    result.frame['bytes_up']  # less in rounds without deep layers
+    ```
   """
   layerwise = _layerwise(astw_layerwise, default=True)
   return dataclasses.replace(
@@ -44,7 +53,21 @@ def build_astw_safl(
 ) -> algorithm.Algorithm:
   """Builds ASTW-SAFL: SAFL's clients with ASTW's server.
 
-  `astw_layerwise` is False if None: the paper composes the weights only.
+  Args:
+    epsilon: ε, see `build_safl`.
+    temperature: L, see `build_safl`.
+    mix_granularity: see `build_safl`.
+    astw_base: a, see `build_astw`.
+    astw_layerwise: see `build_astw`; False if None, as the paper composes the
+      weights only.
+    fraction: R in (0, 1], the share of clients in a round.
+    clients_per_round: s, their number, instead of R.
+
+  Example:
+    ```python
+    result = safl_tf.train(
+      model_fn, clients, safl_tf.build_astw_safl(temperature=10), rounds=3)
+    ```
   """
   return dataclasses.replace(
     safl.build_safl(

@@ -19,22 +19,29 @@ def build_fed_dyn(
 ) -> algorithm.Algorithm:
   """Builds FedDyn: clients' minima agree with that of the mean loss.
 
-  A client keeps λ_k, the gradient of its loss at its last model, and minimises
-  F_k(w) - <λ_k, w> + a/2·‖w - z̄‖² by steps along
+  FedDyn is due to Acar et al. 2021. A client keeps λ_k, the gradient of its
+  loss at its last model, and minimises F_k(w) - <λ_k, w> + a/2·‖w - z̄‖² by
+  steps along
 
-    g(w) - λ_k + a·(w - z̄),   then   λ_k ← λ_k - a·(z_k - z̄)
+      g(w) - λ_k + a·(w - z̄),   then   λ_k ← λ_k - a·(z_k - z̄)
 
   The server averages, unweighted, over the uploads of the round, with n the
   number of all clients:
 
-    h ← h - a·Σ_k (z_k - z̄)/n,   z̄ ← mean_k z_k - h/a
+      h ← h - a·Σ_k (z_k - z̄)/n,   z̄ ← mean_k z_k - h/a
 
-  There is a global model before the first round.
+  There is a global model before the first round. A gate is refused.
 
   Args:
-    feddyn_alpha: a, the strength of the regularisation.
-    fraction: R, the share of clients in a round.
+    feddyn_alpha: a > 0, the strength of the regularisation.
+    fraction: R in (0, 1], the share of clients in a round.
     clients_per_round: s, their number, instead of R.
+
+  Example:
+    ```python
+    result = safl_tf.train(
+      model_fn, clients, safl_tf.build_fed_dyn(feddyn_alpha=0.05), rounds=3)
+    ```
   """
   a = validation.limited('feddyn_alpha', feddyn_alpha)
 

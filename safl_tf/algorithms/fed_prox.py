@@ -15,10 +15,18 @@ def build_fed_prox(
 ) -> algorithm.Algorithm:
   """Builds FedProx: FedAvg whose clients are pulled to the global model.
 
+  The pull is that of `client_work.proximal` (Li et al. 2020).
+
   Args:
-    proximal_mu: μ of the term μ/2·‖w - z̄‖²; 0.01 if None.
-    fraction: R, the share of clients in a round.
+    proximal_mu: μ ≥ 0 of the term μ/2·‖w - z̄‖²; 0.01 if None.
+    fraction: R in (0, 1], the share of clients in a round.
     clients_per_round: s, their number, instead of R.
+
+  Example:
+    ```python
+    result = safl_tf.train(
+      model_fn, clients, safl_tf.build_fed_prox(proximal_mu=0.1), rounds=3)
+    ```
   """
   return with_proximal(
     fed_avg.build_fed_avg(fraction, clients_per_round),

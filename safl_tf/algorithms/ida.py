@@ -16,12 +16,20 @@ def build_ida(
 ) -> algorithm.Algorithm:
   """Builds IDA: FedAvg that weights uploads by inverse distance.
 
+  The server averages with `aggregate.inverse_distance` (Yeganeh et al. 2020).
+
   Args:
     ida_reference: the point distances are measured from: the plain 'mean' of
       the uploads, or their mean weighted by 'size'.
     ida_norm: 'l2' or 'l1'.
-    fraction: R, the share of clients in a round.
+    fraction: R in (0, 1], the share of clients in a round.
     clients_per_round: s, their number, instead of R.
+
+  Example:
+    ```python
+    result = safl_tf.train(
+      model_fn, clients, safl_tf.build_ida(ida_norm='l1'), rounds=3)
+    ```
   """
   return dataclasses.replace(
     fed_avg.build_fed_avg(fraction, clients_per_round),
@@ -39,7 +47,23 @@ def build_ida_safl(
   fraction: float = 1.0,
   clients_per_round: int | None = None,
 ) -> algorithm.Algorithm:
-  """Builds IDA-SAFL: SAFL's clients with IDA's server."""
+  """Builds IDA-SAFL: SAFL's clients with IDA's server.
+
+  Args:
+    epsilon: ε, see `build_safl`.
+    temperature: L, see `build_safl`.
+    mix_granularity: see `build_safl`.
+    ida_reference: see `build_ida`.
+    ida_norm: see `build_ida`.
+    fraction: R in (0, 1], the share of clients in a round.
+    clients_per_round: s, their number, instead of R.
+
+  Example:
+    ```python
+    result = safl_tf.train(
+      model_fn, clients, safl_tf.build_ida_safl(temperature=10), rounds=3)
+    ```
+  """
   return dataclasses.replace(
     safl.build_safl(
       epsilon, temperature, mix_granularity, fraction, clients_per_round

@@ -16,24 +16,33 @@ def build_scaffold(
 ) -> algorithm.Algorithm:
   """Builds SCAFFOLD with option II: control variates against client drift.
 
-  Clients train with corrected gradients, and keep their variate c_k:
+  SCAFFOLD is due to Karimireddy et al. 2020. Clients train with corrected
+  gradients, and keep their variate c_k:
 
-    w ← w - α·(g(w) - c_k + c)
-    c_k⁺ = c_k - c + (x - y)/(K·α)
+      w ← w - α·(g(w) - c_k + c)
+      c_k⁺ = c_k - c + (x - y)/(K·α)
 
   where x is the model before and y the one after K local steps. The server
   averages, unweighted, over the uploads of the round, with n the number of all
   clients:
 
-    z̄ ← mean_k y_k,   c ← c + Σ_k (c_k⁺ - c_k)/n
+      z̄ ← mean_k y_k,   c ← c + Σ_k (c_k⁺ - c_k)/n
 
-  A server optimizer 'sgd' has the paper's global learning rate. Clients train
-  with plain SGD. If losses are summed over a batch, variates are of the mean
-  loss and count as often as the batch has examples.
+  `aggregate.server_optimizer` with 'sgd' adds the global learning rate of
+  Karimireddy et al. Clients train with plain SGD, the default; other optimizers
+  and a gate are refused. If losses are summed over a batch, variates are of the
+  mean loss and count as often as the batch has examples.
 
   Args:
-    fraction: R, the share of clients in a round.
+    fraction: R in (0, 1], the share of clients in a round.
     clients_per_round: s, their number, instead of R.
+
+  Example:
+    ```python
+    result = safl_tf.train(
+      model_fn, clients, safl_tf.build_scaffold(), rounds=3)
+    result.state.kept(0)['c']  # the control variate of client 0
+    ```
   """
   return _with_variates(fed_avg.build_fed_avg(fraction, clients_per_round))
 
@@ -46,7 +55,21 @@ def build_scaffold_safl(
   fraction: float = 1.0,
   clients_per_round: int | None = None,
 ) -> algorithm.Algorithm:
-  """Builds SCAFFOLD whose clients start from SAFL's annealed mix."""
+  """Builds SCAFFOLD whose clients start from SAFL's annealed mix.
+
+  Args:
+    epsilon: ε, see `build_safl`.
+    temperature: L, see `build_safl`.
+    mix_granularity: see `build_safl`.
+    fraction: R in (0, 1], the share of clients in a round.
+    clients_per_round: s, their number, instead of R.
+
+  Example:
+    ```python
+    result = safl_tf.train(
+      model_fn, clients, safl_tf.build_scaffold_safl(temperature=10), rounds=3)
+    ```
+  """
   return _with_variates(
     safl.build_safl(
       epsilon, temperature, mix_granularity, fraction, clients_per_round

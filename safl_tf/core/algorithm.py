@@ -39,7 +39,7 @@ _Builder = TypeVar('_Builder', bound=Callable[..., 'Algorithm'])
 
 
 class Mixed(NamedTuple):
-  """The model a client starts its round from.
+  """The model a client starts its round from, the result of `Algorithm.mix`.
 
   Attributes:
     w: the model to train, shape [P].
@@ -124,6 +124,14 @@ class ClientWork(NamedTuple):
     full_batch: whether a client takes a single step, with the gradient of the
       mean loss over all its data, instead of E epochs.
     plain_sgd: whether clients must train with the optimizer 'sgd'.
+
+  Example:
+    ```python
+    work = safl_tf.client_work.ClientWork(  # L2 regularisation on the clients
+      gradient=lambda g, w, values, weight: g + weight * 0.01 * w)
+    regularised = dataclasses.replace(safl_tf.build_safl(), client_work=work)
+    result = safl_tf.train(model_fn, clients, regularised, rounds=2)
+    ```
   """
 
   init: Callable[[layout_lib.Layout], Arrays] = no_arrays
@@ -158,8 +166,20 @@ class Gate(NamedTuple):
 
   Attributes:
     decide: (seed [2] int32, t, metrics by name) -> Decision.
-    needs: the names of the metrics that `decide` reads, of `METRICS` or of the
-      client work.
+    needs: the names of the metrics that `decide` reads: 'accuracy' and 'loss'
+      of the trained model, 'global_accuracy' and 'global_loss' of z̄,
+      'train_loss', 'distance' (‖z - z̄‖), or those that the client work
+      returns.
+
+  Example:
+    ```python
+    gate = safl_tf.gate.Gate(  # uploads models that have moved
+      lambda seed, t, metrics: safl_tf.gate.Decision(
+        metrics['distance'] >= 0.1, q=1.0, delta=0.0),
+      needs=('distance',))
+    lazy = dataclasses.replace(safl_tf.build_safl(), gate=gate)
+    result = safl_tf.train(model_fn, clients, lazy, rounds=2)
+    ```
   """
 
   decide: Callable[[tf.Tensor, tf.Tensor, Tensors], Decision]
@@ -230,6 +250,18 @@ class Aggregator(NamedTuple):
       uploads in round t.
     broadcast: memory -> the arrays that clients receive besides z̄.
     needs: the names of the metrics that clients upload, see `Gate.needs`.
+
+  Example:
+    ```python
+    def average(memory, updates, z_bar):  # unweighted
+      ones = np.ones(len(updates.ids))
+      z = safl_tf.aggregate.weighted_mean(ones, updates.z)
+      return safl_tf.aggregate.Aggregated(z, memory)
+
+    plain = dataclasses.replace(
+      safl_tf.build_safl(), aggregate=safl_tf.aggregate.Aggregator(average))
+    result = safl_tf.train(model_fn, clients, plain, rounds=2)
+    ```
   """
 
   apply: Callable[[Memory, Updates, np.ndarray | None], Aggregated]
@@ -256,16 +288,16 @@ class Driver(Protocol):
 class Algorithm:
   """A federated algorithm: independent rules.
 
-  Replace a rule to get another algorithm:
-
-    dataclasses.replace(build_safl(), gate=gate.accuracy_gap(nu=0.2))
+  `build_*` functions return published ones. Replace a rule with
+  `dataclasses.replace` to get another algorithm.
 
   Attributes:
-    select: draws the clients of a round.
-    mix: combines z̄ and a client's own z into the model the client trains.
-    gate: decides whether a client uploads.
-    aggregate: computes z̄ from the uploads.
-    client_work: what a client does besides plain training.
+    select: draws the clients of a round, S_t; see `select`.
+    mix: combines z̄ and a client's own z into the model the client trains; see
+      `mix`.
+    gate: decides whether a client uploads; see `gate`.
+    aggregate: computes z̄ from the uploads; see `aggregate`.
+    client_work: what a client does besides plain training; see `client_work`.
     shared_start: whether there is a global model before the first round, which
       all clients start from.
     pooled: whether one client holds the data of all.
@@ -273,7 +305,19 @@ class Algorithm:
       client's own model.
     driver: replaces the loop of `FederatedProcess.next`.
     validate: raises `InputError` for rules that the algorithm does not allow.
-    name: of the published algorithm, see `published`; 'own' for other rules.
+    name: of the published algorithm; 'own' for other rules.
+
+  Example:
+    ```pycon
+    >>> algorithm = dataclasses.replace(
+    ...   safl_tf.build_safl(), gate=safl_tf.gate.accuracy_gap(nu=0.2))
+    >>> algorithm.name
+    'own'
+    >>> algorithm.settings['nu']
+    0.2
+    >>> sorted(algorithm.needs)
+    ['accuracy', 'global_accuracy']
+    ```
   """
 
   select: Select

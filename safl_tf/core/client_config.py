@@ -16,21 +16,37 @@ class LocalConfig:
     local_epochs: E, passes over the client's data in a round.
     batch_size: B; the last batch of an epoch may be smaller.
     learning_rate: α; not for a Keras optimizer, which has its own.
-    optimizer: a name of `choices.OPTIMIZERS` or a Keras optimizer, reset at
-      each participation.
+    optimizer: 'sgd', 'momentum', 'nesterov', 'adagrad', 'adam', 'adamw',
+      'rmsprop' or a Keras optimizer, reset at each participation.
     loss_reduction: 'sum' or 'mean' over a batch. With 'sum' a batch's step is
       the sum of Algorithm 1's steps for its examples.
-    anneal_clock: the unit of t in p = exp(-t/L): the 'round', or the 'step',
-      (t - 1)·E·⌈m_k/B⌉ local gradient steps before this round.
+    anneal_clock: the unit of t in p = exp(-t/L): the 'round', or the 'step', (t
+      - 1)·E·⌈m_k/B⌉ local gradient steps before this round.
     optimizer_clock: the initial value of the optimizer's step counter, which
       Keras's learning-rate schedules read. 'participation': zero, so a schedule
       restarts in every round. 'run': (t - 1)·E·⌈m_k/B⌉, the steps of a client
       that participated in all rounds before, so a schedule continues over
-      rounds. Other slots are reset in both; optimizers with a bias correction
-      1 - βⁱ for fresh slots, such as Adam, need 'participation'.
+      rounds. Other slots are reset in both; optimizers with a bias correction 1
+      - βⁱ for fresh slots, such as Adam, need 'participation'.
     holdout: the share of its examples that a client does not train on and
       measures models on, if a rule such as Extended SAFL's gate needs it; at
       least one example of two or more. None measures on the training examples.
+
+  Example:
+    ```pycon
+    >>> config = safl_tf.LocalConfig(local_epochs=2, batch_size=20)
+    >>> config.learning_rate, config.optimizer
+    (0.002, 'sgd')
+    >>> config.steps(50)  # of a client with 50 examples in a round
+    6
+    ```
+
+    ```python
+    schedule = keras.optimizers.schedules.CosineDecay(0.05, decay_steps=100)
+    config = safl_tf.LocalConfig(
+      optimizer=keras.optimizers.SGD(schedule), optimizer_clock='run')
+    result = safl_tf.train(model_fn, clients, config=config, rounds=2)
+    ```
   """
 
   local_epochs: int = 3

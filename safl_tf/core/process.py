@@ -50,42 +50,37 @@ class Rounds(Protocol):
 class FederatedProcess:
   """Federated training of a Keras model, one round at a time.
 
-    process = FederatedProcess(model_fn, clients, build_safl())
-    state = process.initialize(seed=0)
-    for _ in range(30):
-      state, metrics = process.next(state)
-    weights = process.get_model_weights(state)
-
   A state is a value: `next` of the same state gives the same result.
 
   Args:
     model: a function that returns a new Keras model, or a Keras model.
     clients: the clients' data.
     algorithm: the rules, from a `build_*` function.
-    config: how a client trains.
+    config: how a client trains; the paper's settings by default.
     init: 'per_client' gives each client its own initial model, as in the paper;
       'shared' gives all the same one: the weights of `model` if it is a model,
-      one random draw if it is a function. Both keep what a given model does
-      not train, such as frozen layers; those of a function are built with a
-      fixed seed, the same for all clients, seeds and processes. 'auto' is
-      'shared' for a model, which so starts from its weights, and 'per_client'
-      for a function.
-    executor: 'serial', 'threads', 'vectorized', 'auto' or 'ray', see
-      `executors`; a `RayConfig` says where Ray's workers run, and a
-      `deployment.Server` has rounds run by real clients.
+      one random draw if it is a function. Both keep what a given model does not
+      train, such as frozen layers; those of a function are built with a fixed
+      seed, the same for all clients, seeds and processes. 'auto' is 'shared'
+      for a model, which so starts from its weights, and 'per_client' for a
+      function.
+    executor: how the clients of a round run: 'serial', 'threads', 'vectorized',
+      'ray' or 'auto', which is 'vectorized' on GPUs and 'threads' on a CPU. All
+      give the same results. A `RayConfig` says where Ray's workers run, and a
+      `deployment.server.Server` has rounds run by real clients.
     jit_compile: 'auto', 'true' or 'false': whether XLA compiles local training.
     device: 'auto', 'cpu', 'gpu' (all GPUs) or one such as 'gpu:1'.
     stack: how many clients 'vectorized' stacks; by memory if None.
     client_store: where what clients keep and upload is stored, and what an
-      aggregator remembers of each client: 'ram', or 'mmap' for temporary
-      files, for more models than fit into memory.
+      aggregator remembers of each client: 'ram', or 'mmap' for temporary files,
+      for more models than fit into memory.
     store_dir: the directory of these files; the system's by default.
-    attack: what malicious clients do, if there are any; see `attacks`.
+    attack: what malicious clients do, see `Attack`; none by default.
     from_logits: whether the model's outputs are logits. By default the loss of
       a compiled model says it, or else the activation of the last layer.
-    loss: what clients minimise: any loss of Keras, 'categorical' or 'paper'; by
-      default that of a compiled model, or else cross-entropy if the labels are
-      classes. See `task.Options` for this and the following arguments.
+    loss: what clients minimise: any loss of Keras, 'categorical' or 'paper'
+      (equation (27)); by default that of a compiled model, or else
+      cross-entropy if the labels are classes.
     metrics: metrics of Keras for evaluations; by default those of a compiled
       model.
     score: the h in [0, 1] of each example that gates compare; the accuracy by
@@ -94,8 +89,22 @@ class FederatedProcess:
 
   Attributes:
     init: 'per_client' or 'shared'.
-    task: the loss and the metrics, as `task.Task`.
+    task: the loss and the metrics, as they follow from the model and the data.
     malicious: the ids of the clients that an attack chose.
+
+  Raises:
+    InputError: an argument is invalid, or has no effect with the others.
+
+  Example:
+    ```python
+    process = safl_tf.FederatedProcess(
+      model_fn, clients, safl_tf.build_safl())
+    state = process.initialize(seed=0)
+    for _ in range(3):
+      state, metrics = process.next(state)
+      print(metrics.t, metrics.train_loss, metrics.ids[metrics.sent])
+    model = process.get_model(state)  # a keras.Model with the global weights
+    ```
   """
 
   def __init__(
@@ -162,6 +171,9 @@ class FederatedProcess:
     """Returns the state before the first round.
 
     There is no z̄ yet, unless the algorithm starts from a shared model.
+
+    Args:
+      seed: of all random draws of the run: initial models, selections, batches.
     """
     validation.limited('seed', seed)
     initial = initial_models(self.model, self.init, seed)
@@ -183,7 +195,18 @@ class FederatedProcess:
     )
 
   def next(self, state: FederatedState) -> tuple[FederatedState, RoundMetrics]:
-    """Runs one communication round, Algorithms 1 and 2."""
+    """Runs one communication round, Algorithms 1 and 2.
+
+    Args:
+      state: of `initialize` or `next` of this process.
+
+    Returns:
+      The state after the round, and the round's metrics.
+
+    Raises:
+      RunError: the global model, or the update of every client of the first
+        round, is not finite.
+    """
     self._check(state)
     self._log_start(state.t)
     if self._rounds is not None:
@@ -219,7 +242,11 @@ class FederatedProcess:
     return self.get_model(state).get_weights()
 
   def get_model(self, state: FederatedState) -> keras.Model:
-    """Returns the global model as a new, plain Keras model."""
+    """Returns the global model as a new, plain Keras model.
+
+    Raises:
+      InputError: there is no global model yet.
+    """
     self._check(state)
     if state.t == 0:
       raise errors.InputError(

@@ -15,10 +15,21 @@ class FederatedState(NamedTuple):
   Attributes:
     seed: of all random draws.
     t: the number of finished rounds.
-    z_bar: the global model [P], None before the first upload.
+    z_bar: the global model z̄ as one vector [P], None before the first upload.
     clients: what clients keep: name -> one array of each client. `z` has their
       own models.
-    memory: the aggregator's memory, see `algorithm.Memory`.
+    memory: the aggregator's memory: its arrays by name.
+
+  Example:
+    ```pycon
+    >>> process = safl_tf.FederatedProcess(
+    ...   model_fn, clients, safl_tf.build_safl())
+    >>> state, _ = process.next(process.initialize(seed=0))
+    >>> state.t, state.z_bar.shape  # P parameters
+    (1, (2755,))
+    >>> state.client_models[2].shape  # z of client 2
+    (2755,)
+    ```
   """
 
   seed: int
@@ -74,8 +85,8 @@ class RoundMetrics(NamedTuple):
     sent: whether each client's update was used.
     dropped: clients whose update was not finite.
     malicious: the number of selected clients that are malicious.
-    q: upload probabilities.
-    delta: accuracy gaps Δ.
+    q: upload probabilities, equation (25).
+    delta: accuracy gaps Δ, equation (24).
     p: probability that an element is kept local, averaged over clients.
     kept_local: measured share of elements kept local.
     train_loss: mean over clients.
@@ -85,6 +96,17 @@ class RoundMetrics(NamedTuple):
     missing: real clients of S_t that did not answer in time.
     workers: those of a cluster; None if clients ran elsewhere.
     wire: the messages with real clients; None in a simulation.
+
+  Example:
+    ```pycon
+    >>> process = safl_tf.FederatedProcess(
+    ...   model_fn, clients, safl_tf.build_safl(clients_per_round=2))
+    >>> state, metrics = process.next(process.initialize(seed=0))
+    >>> metrics.t, len(metrics.ids), metrics.sent.tolist()
+    (1, 2, [True, True])
+    >>> metrics.bytes_up == 2 * state.z_bar.nbytes
+    True
+    ```
   """
 
   t: int

@@ -26,14 +26,26 @@ class ClientData:
   Attributes:
     x: inputs [N, ...]: an array, or a tuple or dict of arrays for models with
       several inputs. Text is held as UTF-8 in bytes of one length.
-    y: targets: class numbers, int32 [N]; float32 [N] or [N, ...]; or
-      int32 [N, ...] for several labels or tokens per example.
+    y: targets: class numbers, int32 [N]; float32 [N] or [N, ...]; or int32
+      [N, ...] for several labels or tokens per example.
     num_classes: class numbers are in 0..num_classes-1; None for other targets.
     sample_weight: weights of the examples, float32 [N], or of their tokens
       [N, T]; None means equal weights.
     class_names: the names of the classes, if known; otherwise None.
     has_examples: whether these are the clients' examples, not rows of zeros in
       the place of data that real clients keep to themselves.
+
+  Example:
+    ```pycon
+    >>> data = safl_tf.ClientData.from_clients({
+    ...   'anna': (x[:40], y[:40]), 'ben': (x[40:100], y[40:100])})
+    >>> data
+    ClientData(2 clients, 100 examples of 100, 3 classes)
+    >>> data.client_ids, data.sizes.tolist()
+    (['anna', 'ben'], [40, 60])
+    >>> data.label_counts().sum(axis=1).tolist()
+    [40, 60]
+    ```
   """
 
   has_examples = True
@@ -81,22 +93,33 @@ class ClientData:
         arrays (a list becomes a tuple). Numbers are not copied. A pandas
         DataFrame of numbers becomes an array [N, columns], any other a dict of
         its columns.
-      y: the targets:
-        whole numbers [N] or [N, 1]: class numbers 0, 1, ...;
-        text or a pandas categorical [N]: classes, numbered in sorted order or
-        in that of the categories, see `class_numbers`;
-        floats [N], [N, 1] or [N, ...]: numbers to predict, even if whole;
-        whole numbers or booleans [N, ...]: several labels, or tokens.
-        A pandas Series is an array, and a DataFrame one of [N, columns].
-      partition: a function from `safl_tf.data.partition`, or any
-        `partition(y, num_classes) -> one index array per client`, or the index
-        lists themselves.
+      y: the targets [N, ...]. Whole numbers [N] or [N, 1] are class numbers 0,
+        1, ...; text or a pandas categorical [N] are classes, numbered in sorted
+        order or in that of the categories, see `class_numbers`; floats are
+        numbers to predict, even if whole; whole numbers or booleans [N, ...]
+        are several labels, or tokens. A pandas Series is an array, and a
+        DataFrame one of [N, columns].
+      partition: a function of `partition`, or any `partition(y, num_classes) ->
+        one index array per client`, or the index lists themselves.
       client_ids: one name per client; None means those of the partition, or
         '0', '1', ...
       num_classes: max(y) + 1 when None, or the number of class names.
       sample_weight: the weight of each example [N], or of each token [N, T];
         numbers that are not negative.
       class_names: the names of classes 0, 1, ...
+
+    Raises:
+      InputError: names the argument, and where possible the row, that is
+        invalid.
+
+    Example:
+      ```pycon
+      >>> safl_tf.ClientData.from_arrays(
+      ...   x, y, safl_tf.partition.by_labels(num_clients=10, max_labels=2))
+      ClientData(10 clients, 296 examples of 300, 3 classes)
+      >>> safl_tf.ClientData.from_arrays(x, y, [range(0, 200), range(200, 300)])
+      ClientData(2 clients, 300 examples of 300, 3 classes)
+      ```
     """
     from safl_tf.data import examples, targets
 
@@ -158,6 +181,16 @@ class ClientData:
         as without `drop_remainder`.
       num_classes: as in `from_arrays`.
       class_names: as in `from_arrays`.
+
+    Raises:
+      InputError: names the client whose data are invalid.
+
+    Example:
+      ```pycon
+      >>> safl_tf.ClientData.from_clients({
+      ...   'anna': (x[:40], y[:40]), 'ben': (x[40:100], y[40:100])})
+      ClientData(2 clients, 100 examples of 100, 3 classes)
+      ```
     """
     from safl_tf.data import examples, targets
 
@@ -187,7 +220,14 @@ class ClientData:
     return cls(x, y, rows, clients, num_classes, weights, names)
 
   def replace(self, **changes: Any) -> 'ClientData':
-    """Returns a copy with other values for arguments of the constructor."""
+    """Returns a copy with other values for arguments of the constructor.
+
+    Example:
+      ```pycon
+      >>> clients.replace(client_ids=['n', 'e', 's', 'w']).client_ids
+      ['n', 'e', 's', 'w']
+      ```
+    """
     values: dict[str, Any] = {
       'x': self.x,
       'y': self.y,
@@ -215,6 +255,13 @@ class ClientData:
     Returns:
       What clients train on, and what they are tested on. The latter is without
       clients that have a single example.
+
+    Example:
+      ```pycon
+      >>> train_clients, test_clients = clients.split(test_fraction=0.25)
+      >>> train_clients.num_clients, test_clients.num_clients
+      (4, 4)
+      ```
     """
     from safl_tf.core import seeds
 
@@ -303,6 +350,17 @@ class ClientData:
     """Counts the examples of each label: int64 [clients, num_classes].
 
     Refuses targets that are not class numbers.
+
+    Args:
+      clients: the numbers of the clients to count for; all by default.
+
+    Example:
+      ```pycon
+      >>> data = safl_tf.ClientData.from_arrays(
+      ...   x, [0, 0, 1, 2] * 75, [range(4), range(4, 12)])
+      >>> data.label_counts().tolist()
+      [[2, 1, 1], [4, 2, 2]]
+      ```
     """
     from safl_tf.data import targets
 

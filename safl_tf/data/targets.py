@@ -32,6 +32,18 @@ def class_numbers(
   Returns:
     The class numbers, int32 [N], and the names of the classes. Pass both to
     `ClientData.from_arrays`.
+
+  Raises:
+    InputError: a value of y is not among `class_names`.
+
+  Example:
+    ```pycon
+    >>> numbers, names = safl_tf.class_numbers(['rose', 'lily', 'rose'])
+    >>> numbers.tolist(), names
+    ([1, 0, 1], ['lily', 'rose'])
+    >>> safl_tf.class_numbers(['lily'], class_names=names)[0].tolist()
+    [0]
+    ```
   """
   values, names = _classes(y)
   if class_names is not None:

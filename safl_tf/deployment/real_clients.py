@@ -1,20 +1,9 @@
 """Real clients in Python: a server and clients with models and rules of users.
 
-On the server, `train` takes the place of `safl_tf.train`:
-
-  result = real_clients.train(
-    model_fn, 4, algorithm, config=config, rounds=50, address='0.0.0.0:9092')
-
-and on each client
-
-  data = safl_tf.ClientData.from_clients({'berlin': (x, y)}, num_classes=10)
-  real_clients.run_client(
-    0, data, model_fn, algorithm, config=config, server='a.example.org:9092',
-    state_dir='state')
-
-Both import the model, the rules and the configuration from the same code; a
-client whose settings differ is refused by name. Programs do without code: see
-`safl-server` and `safl-client`.
+`train` takes the place of `safl_tf.train` on the server, `run_client` trains on
+a client. Both import the model, the rules and the configuration from the same
+code; a client whose settings differ is refused by name. Programs do without
+code: see `safl-server` and `safl-client`.
 """
 
 import contextlib
@@ -102,6 +91,19 @@ def train(
 
   Returns:
     The result; its clients' models are with the clients.
+
+  Raises:
+    InputError: an argument is invalid or only for simulated clients.
+    RunError: no client has answered for `max_wait` seconds.
+
+  Example:
+    ```python
+    from safl_tf.deployment import real_clients
+
+    result = real_clients.train(
+      model_fn, num_clients=1, algorithm=safl_tf.build_safl(), rounds=2,
+      test_data=(x_test, y_test), address='0.0.0.0:9092')
+    ```
   """
   for name in options.keys() & set(_SIMULATED):
     hint = 'is for simulated clients'
@@ -219,6 +221,16 @@ def run_client(
 
   Raises:
     RunError: the server refuses this client, or cannot be verified.
+
+  Example:
+    ```python
+    from safl_tf.deployment import real_clients
+
+    data = safl_tf.ClientData.from_clients({'berlin': (x, y)}, num_classes=3)
+    real_clients.run_client(
+      0, data, model_fn, safl_tf.build_safl(),
+      server='a.example.org:9092', state_dir='state')
+    ```
   """
   validation.limited('client', client)
   validation.limited('max_wait', max_wait)

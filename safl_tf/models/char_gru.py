@@ -24,6 +24,13 @@ def char_gru(
     activation: activation of the GRU.
     input_dtype: of the characters' numbers.
     units: of the GRU.
+
+  Example:
+    ```pycon
+    >>> model = safl_tf.char_gru((20,), num_outputs=30, units=8)
+    >>> model.output_shape
+    (None, 20, 30)
+    ```
   """
   arguments.check_shape(input_shape, '(characters,)', 1)
   validation.integer('num_outputs', num_outputs, low=2)

@@ -27,6 +27,15 @@ def lenet5(
       tanh reproduces its curves.
     input_dtype: 'uint8' for pixels, which the model scales to [0, 1]; a float
       type for inputs that need no scaling.
+
+  Example:
+    ```pycon
+    >>> safl_tf.lenet5().count_params()
+    44426
+    >>> model_fn = lambda: safl_tf.lenet5((32, 32, 3), num_classes=100)
+    >>> model_fn().output_shape
+    (None, 100)
+    ```
   """
   arguments.check(input_shape, num_classes, activation, input_dtype, 16)
   layers = keras.layers

@@ -21,7 +21,20 @@ def light_vgg(
   1.76M, but the layers that it lists, and that are built here, have 0.52M.
 
   Convolutions and poolings have 'same' padding, so that small inputs can be
-  pooled four times. For the arguments see `lenet5.lenet5`.
+  pooled four times.
+
+  Args:
+    input_shape: height, width and channels of the images.
+    num_classes: number of outputs.
+    activation: activation of all hidden layers.
+    input_dtype: 'uint8' for pixels, which the model scales to [0, 1]; a float
+      type for inputs that need no scaling.
+
+  Example:
+    ```pycon
+    >>> safl_tf.light_vgg().count_params()
+    519690
+    ```
   """
   arguments.check(input_shape, num_classes, activation, input_dtype)
   layers = keras.layers

@@ -23,6 +23,12 @@ def mlp(
     activation: activation of the hidden layers.
     input_dtype: of the features.
     hidden: the numbers of units of the hidden layers.
+
+  Example:
+    ```pycon
+    >>> safl_tf.mlp((8,), num_outputs=3, hidden=(16,)).count_params()
+    195
+    ```
   """
   arguments.check_shape(input_shape, '(features,)', 1)
   validation.integer('num_outputs', num_outputs, low=1)

@@ -20,13 +20,20 @@ Trained = algorithm.Trained
 def proximal(mu: float) -> ClientWork:
   """FedProx's rule (Li et al. 2020): a pull towards the global model.
 
-    g ← g + μ·(w - z̄)
+      g ← g + μ·(w - z̄)
 
   the gradient of the mean loss plus μ/2·‖w - z̄‖². Without a global model there
   is no pull.
 
   Args:
     mu: μ ≥ 0; a larger value keeps clients nearer to the global model.
+
+  Example:
+    ```python
+    proximal_safl = dataclasses.replace(
+      safl_tf.build_safl(), client_work=safl_tf.client_work.proximal(mu=0.1))
+    result = safl_tf.train(model_fn, clients, proximal_safl, rounds=2)
+    ```
   """
   validation.limited('proximal_mu', mu)
 
@@ -45,7 +52,16 @@ def proximal(mu: float) -> ClientWork:
 
 
 def one_step() -> ClientWork:
-  """FedSGD's rule: one step over all data, and no model of one's own."""
+  """FedSGD's rule: one step over all data, and no model of one's own.
+
+  Example:
+    ```pycon
+    >>> safl_tf.client_work.one_step().full_batch
+    True
+    >>> algorithm = dataclasses.replace(
+    ...   safl_tf.build_fed_avg(), client_work=safl_tf.client_work.one_step())
+    ```
+  """
 
   def end(begun: ClientRound, trained: Trained) -> Trained:
     del begun
@@ -55,7 +71,28 @@ def one_step() -> ClientWork:
 
 
 def freeze() -> ClientWork:
-  """Keeps those elements of the model fixed that the server says, 'frozen'."""
+  """Keeps those elements of the model fixed that the server says.
+
+  An aggregator's `broadcast` returns them as 'frozen', bool [P].
+
+  Example:
+    ```python
+    def broadcast(memory):  # freezes the first layer
+      return {'frozen': memory['frozen']}
+
+    def init(layout):
+      frozen = np.zeros(layout.size, bool)
+      for tensor in layout.layers()[0]:
+        frozen[tensor.place] = True
+      return {'frozen': frozen}
+
+    half_frozen = dataclasses.replace(
+      safl_tf.build_fed_avg(), client_work=safl_tf.client_work.freeze(),
+      aggregate=safl_tf.aggregate.by_size()._replace(
+        init=init, broadcast=broadcast))
+    result = safl_tf.train(model_fn, clients, half_frozen, rounds=2)
+    ```
+  """
 
   def receives(layout: Layout) -> algorithm.Arrays:
     return {'frozen': np.zeros(layout.size, bool)}
@@ -74,7 +111,20 @@ def freeze() -> ClientWork:
 def compose(*works: ClientWork) -> ClientWork:
   """Applies client works one after the other, each with its own values.
 
-  Plain training adds nothing.
+  Plain training adds nothing. An `InputError` refuses two works that have
+  arrays of the same name.
+
+  Args:
+    *works: in the order in which they change gradients and tensors.
+
+  Example:
+    ```python
+    work = safl_tf.client_work.compose(
+      safl_tf.build_scaffold().client_work,
+      safl_tf.client_work.proximal(mu=0.1))
+    both = dataclasses.replace(safl_tf.build_scaffold(), client_work=work)
+    result = safl_tf.train(model_fn, clients, both, rounds=2)
+    ```
   """
   works = tuple(work for work in works if work != algorithm.PLAIN_TRAINING)
   if len(works) < 2:

@@ -11,7 +11,15 @@ Gate = algorithm.Gate
 
 
 def always() -> Gate:
-  """Every client uploads: q = 1."""
+  """Every client uploads: q = 1.
+
+  Example:
+    ```pycon
+    >>> decision = safl_tf.gate.always().decide(tf.constant([0, 1]), 1.0, {})
+    >>> bool(decision.sent), float(decision.q)
+    (True, 1.0)
+    ```
+  """
 
   def decide(
     seed: tf.Tensor, t: tf.Tensor, metrics: algorithm.Tensors
@@ -26,16 +34,25 @@ def always() -> Gate:
 def accuracy_gap(nu: float = 0.5) -> Gate:
   """Extended SAFL's rule, equations (24) and (25).
 
-    Δ = |h(z̄) - h(z)| / (h(z̄) + h(z) + 1e-6)
-    q = exp(-Δ/ν)
+      Δ = |h(z̄) - h(z)| / (h(z̄) + h(z) + 1e-6)
+      q = exp(-Δ/ν)
 
   Args:
-    nu: ν; a larger value uploads more. The paper gives no value; 0.5 gives
+    nu: ν > 0; a larger value uploads more. The paper gives no value; 0.5 gives
       about the uploads of its Table VI. Small values withhold almost all
       updates while z̄ is immature, so that it stays immature.
 
   Returns:
     A gate on the accuracies, in [0, 1], of the global and the client's model.
+
+  Example:
+    ```pycon
+    >>> gate = safl_tf.gate.accuracy_gap(nu=0.5)
+    >>> h = {'global_accuracy': tf.constant(0.4), 'accuracy': tf.constant(0.6)}
+    >>> decision = gate.decide(tf.constant([0, 1]), tf.constant(1.0), h)
+    >>> round(float(decision.delta), 2), round(float(decision.q), 2)
+    (0.2, 0.67)
+    ```
   """
   validation.limited('nu', nu)
 

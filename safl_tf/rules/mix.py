@@ -11,7 +11,16 @@ Mixed = algorithm.Mixed
 
 
 def replace() -> Mix:
-  """FedAvg's rule, equation (4): w = z̄."""
+  """FedAvg's rule, equation (4): w = z̄.
+
+  Example:
+    ```pycon
+    >>> rule = safl_tf.mix.replace()
+    >>> z_bar, z = tf.constant([1.0, 2.0]), tf.constant([5.0, 6.0])
+    >>> rule(tf.constant([0, 1]), tf.constant(1.0), z_bar, z).w.numpy().tolist()
+    [1.0, 2.0]
+    ```
+  """
 
   def mix(
     seed: tf.Tensor, t: tf.Tensor, z_bar: tf.Tensor, z: tf.Tensor
@@ -24,7 +33,16 @@ def replace() -> Mix:
 
 
 def keep() -> Mix:
-  """Keeps the client's own model: w = z (SAFL with ε = 0 and p = 1)."""
+  """Keeps the client's own model: w = z (SAFL with ε = 0 and p = 1).
+
+  Example:
+    ```pycon
+    >>> rule = safl_tf.mix.keep()
+    >>> z_bar, z = tf.constant([1.0, 2.0]), tf.constant([5.0, 6.0])
+    >>> rule(tf.constant([0, 1]), tf.constant(1.0), z_bar, z).w.numpy().tolist()
+    [5.0, 6.0]
+    ```
+  """
 
   def mix(
     seed: tf.Tensor, t: tf.Tensor, z_bar: tf.Tensor, z: tf.Tensor
@@ -41,17 +59,28 @@ def anneal(
 ) -> Mix:
   """SAFL's rule, equations (6) and (7).
 
-    u_j = ε  with probability p = exp(-t/L),  else 1
-    w   = u ⊙ z̄ + (1 - u) ⊙ z
+      u_j = ε  with probability p = exp(-t/L),  else 1
+      w   = u ⊙ z̄ + (1 - u) ⊙ z
 
   Args:
-    epsilon: ε, the weight of z̄ in an element that is kept local.
-    temperature: L, the number of rounds after which p is 1/e.
+    epsilon: ε in [0, 1], the weight of z̄ in an element that is kept local.
+    temperature: L > 0, the number of rounds after which p is 1/e.
     granularity: 'element' draws every u_j independently, as printed; 'model'
       draws one u for the whole model, so that a client accepts or rejects it.
 
   Returns:
     mix(seed, t, z_bar, z) -> Mixed.
+
+  Example:
+    ```pycon
+    >>> rule = safl_tf.mix.anneal(epsilon=0.25, temperature=10)
+    >>> z_bar, z = tf.zeros([1000]), tf.ones([1000])
+    >>> mixed = rule(tf.constant([0, 1]), tf.constant(5.0), z_bar, z)
+    >>> sorted(set(mixed.w.numpy().tolist()))  # z̄, or ε·z̄ + (1 - ε)·z
+    [0.0, 0.75]
+    >>> round(float(mixed.p), 3)  # exp(-5/10)
+    0.607
+    ```
   """
   validation.limited('epsilon', epsilon)
   validation.limited('temperature', temperature)

@@ -15,10 +15,18 @@ def uniform(
 
   Args:
     fraction: R, in (0, 1].
-    clients_per_round: s itself, instead of R.
+    clients_per_round: s itself, instead of R; at most n.
 
   Returns:
     select(seed, t, n) -> the sorted ids of S_t, shape [s].
+
+  Example:
+    ```pycon
+    >>> rule = safl_tf.select.uniform(fraction=0.3)
+    >>> len(rule(0, 1, 20))  # S_1 of 20 clients, with seed 0
+    6
+    >>> algorithm = dataclasses.replace(safl_tf.build_safl(), select=rule)
+    ```
   """
   validation.limited('fraction', fraction)
   if clients_per_round is not None:

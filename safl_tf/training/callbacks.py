@@ -14,7 +14,7 @@ Row = dict[str, Any]
 
 
 class RunInfo(NamedTuple):
-  """What a run is, for callbacks.
+  """What a run is, the argument of `Callback.on_train_begin`.
 
   Attributes:
     settings: of the algorithm, the clients and the run, by name.
@@ -41,6 +41,17 @@ class Callback:
 
   Attributes:
     stop: whether to stop the run; False whenever a run begins.
+
+  Example:
+    ```python
+    class UntilLossIsSmall(safl_tf.Callback):
+      def on_round_end(self, t, row, state):
+        self.stop = row['train_loss'] < 0.5
+
+    result = safl_tf.train(
+      model_fn, clients, rounds=5, callbacks=[
+        UntilLossIsSmall(), lambda row: print(row['round'], row['uploaded'])])
+    ```
   """
 
   stop: bool = False

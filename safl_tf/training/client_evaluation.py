@@ -27,13 +27,23 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class ClientScores:
-  """The scores of clients.
+  """The scores of clients, the result of `evaluate`.
 
   Attributes:
     rows: of each client: `client`, `test_examples`, and MODEL_METRIC for each
       model and metric.
     metrics: the metrics that `summary` has, the main one first.
     lower_is_better: those of them of which lower values are better.
+
+  Example:
+    ```python
+    train_clients, test_clients = clients.split()
+    result = safl_tf.train(
+      model_fn, train_clients, test_clients=test_clients, rounds=3)
+    scores = result.client_scores
+    scores.summary.loc[('own', 'accuracy'), ['mean', 'worst_decile']]
+    scores.frame[['global_accuracy', 'own_accuracy']]  # by client
+    ```
   """
 
   rows: list[dict[str, Any]]
@@ -271,11 +281,6 @@ def evaluate(
 ) -> ClientScores:
   """Evaluates the models of a state on each client's test examples.
 
-    train_clients, test_clients = clients.split(test_fraction=0.2)
-    result = safl_tf.train(model, train_clients)
-    scores = safl_tf.evaluate(result.process, result.state, test_clients)
-    scores.summary
-
   Args:
     process: what made the state.
     state: a state after some rounds.
@@ -287,6 +292,19 @@ def evaluate(
   Returns:
     The scores of the global model, of each client's own model and, if asked
     for, of the personalized global model.
+
+  Raises:
+    InputError: the state is that before the first round, or the data do not fit
+      the process.
+
+  Example:
+    ```python
+    train_clients, test_clients = clients.split(test_fraction=0.2)
+    result = safl_tf.train(model_fn, train_clients, rounds=3)
+    scores = safl_tf.evaluate(
+      result.process, result.state, test_clients, personalize_steps=5)
+    scores.summary  # a row for each model and metric
+    ```
   """
   takes = 'a FederatedProcess, such as Result.process'
   validation.instance('process', process, process_lib.FederatedProcess, takes)

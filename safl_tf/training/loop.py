@@ -79,19 +79,19 @@ def train(
     algorithm: the algorithm; SAFL by default.
     test_data: (x, y) to evaluate the global model on, or a finite
       `tf.data.Dataset` of such, as in `ClientData.from_clients`.
-    rounds: number of rounds T.
+    rounds: T, the number of rounds.
     seed: seed of all random numbers; the same seed gives the same bits.
     config: the clients' training settings; the paper's by default.
     init: 'auto', 'per_client' or 'shared'; by default a model starts from its
       weights, and a function draws an initial model for each client; see
-      `process.FederatedProcess`.
+      `FederatedProcess`.
     executor: 'auto', 'serial', 'threads', 'vectorized' or 'ray'; a `RayConfig`
       for the workers of a Ray cluster.
-    jit_compile: 'auto', 'true' or 'false'.
+    jit_compile: 'auto', 'true' or 'false': whether XLA compiles local training.
     device: 'auto', 'cpu', 'gpu', 'gpu:1', ...
     stack: number of clients that 'vectorized' stacks; by memory if None.
-    client_store: 'ram' or 'mmap', see `process.FederatedProcess`.
-    attack: the attack of malicious clients, see `attacks`; none by default.
+    client_store: 'ram' or 'mmap', see `FederatedProcess`.
+    attack: the attack of malicious clients; none by default.
     loss: what clients minimise: the name of a loss of Keras, a `keras.Loss` or
       a function (y, outputs) -> losses of examples; or 'paper' for equation
       (27). By default that of a compiled model, or else cross-entropy if labels
@@ -117,7 +117,8 @@ def train(
       `load_run`. A call with the same arguments resumes from the newest
       checkpoint.
     export: formats to export the global model in, if there is an output_dir:
-      'both', 'savedmodel', 'keras' or 'none'. A failure is logged.
+      'both', 'savedmodel', 'keras', 'tflite', 'all' or 'none'. A failure is
+      logged, and `Result.failure` says it.
     client_table: whether to write clients.csv, with the accuracies of each
       client.
     callbacks: a list of `Callback`s, or of functions that take the row of each
@@ -127,6 +128,21 @@ def train(
 
   Returns:
     The model, the history and the final state.
+
+  Raises:
+    InputError: an argument is invalid, has no effect with the others, or is not
+      that of the run in `output_dir`.
+    RunError: training diverged, or a file cannot be written.
+
+  Example:
+    ```python
+    result = safl_tf.train(
+      model_fn, clients, safl_tf.build_safl(temperature=10),
+      test_data=(x_test, y_test), rounds=5, seed=0,
+      config=safl_tf.LocalConfig(local_epochs=3, batch_size=20))
+    result.frame['test_accuracy']
+    result.model.predict(x_test)  # logits
+    ```
   """
   schedule = Schedule(
     rounds,

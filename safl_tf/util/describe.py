@@ -63,6 +63,19 @@ def named(name: str, rule: Any) -> Any:
   Args:
     name: of the rule.
     rule: a function, or a gate or an aggregator.
+
+  Example:
+    ```python
+    rng = np.random.default_rng(7)
+    order = rng.permutation(clients.num_clients)
+
+    def in_turn(seed, t, n):
+      return np.sort(np.roll(order, t)[:2])
+
+    select = safl_tf.named('in turn, from 7', in_turn)
+    algorithm = dataclasses.replace(safl_tf.build_safl(), select=select)
+    result = safl_tf.train(model_fn, clients, algorithm, rounds=2)
+    ```
   """
   if not isinstance(name, str) or not name:
     raise errors.InputError('name', repr(name), 'must be a text')

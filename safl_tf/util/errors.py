@@ -7,13 +7,23 @@ _MAX_REASON = 400  # characters; libraries quote whole arrays and signatures
 
 
 class InputError(ValueError):
-  """Invalid user input, described in one line.
+  """Invalid user input, described in one line; a `ValueError`.
+
+  Programs end with exit code 2.
 
   Attributes:
-    argument: the argument's name (in a program: the flag's), or the location
-      of the error in the data.
+    argument: the argument's name (in a program: the flag's), or the location of
+      the error in the data.
     value: the value that was given.
     hint: the allowed values, or the remedy.
+
+  Example:
+    ```pycon
+    >>> safl_tf.build_safl(epsilon=1.5)
+    Traceback (most recent call last):
+      ...
+    safl_tf.util.errors.InputError: epsilon=1.5: must be a number in [0, 1]
+    ```
   """
 
   def __init__(self, argument: str, value: Any, hint: str):
@@ -31,6 +41,16 @@ class RunError(Exception):
 
   Programs end with exit code 1: a model that diverged, a file that cannot be
   written. The message says what to do.
+
+  Example:
+    ```pycon
+    >>> config = safl_tf.LocalConfig(learning_rate=1e30)
+    >>> try:
+    ...   safl_tf.train(model_fn, clients, config=config, rounds=2)
+    ... except safl_tf.RunError as error:
+    ...   print(error)
+    round 1: no update of the 4 clients is finite, ...
+    ```
   """
 
 

@@ -68,15 +68,29 @@ def build_fed_ma(
   fraction: float = 1.0,
   clients_per_round: int | None = None,
 ) -> algorithm_lib.Algorithm:
-  """Builds FedMA: matched averaging.
+  """Builds FedMA: matches clients' units before it averages them.
+
+  FedMA is due to Wang, Yurochkin et al. 2020. The model must be a chain of
+  Conv2D and Dense layers, with activations, pooling, dropout and flattening
+  between them. Layer by layer, a new global model takes a pass of as many
+  rounds as there are such layers.
 
   Args:
     fedma_matching: 'hungarian' keeps layer widths, 'bbp' may grow layers.
-    fedma_schedule: 'layerwise' or 'oneshot'.
-    fedma_average: 'mean' or 'map'.
-    fedma_gamma: how readily 'bbp' opens units.
-    fraction: R, the share of clients in a pass.
+    fedma_schedule: 'layerwise' matches one layer per round, with the same
+      clients for all layers; 'oneshot' matches all layers in every round.
+    fedma_average: 'mean' of matched units, or 'map', the shrinkage average of
+      the authors' code.
+    fedma_gamma: γ > 0; with a larger value 'bbp' opens more units.
+    fraction: R in (0, 1], the share of clients in a pass.
     clients_per_round: s, their number, instead of R.
+
+  Example:
+    ```python
+    result = safl_tf.train(
+      model_fn, clients, safl_tf.build_fed_ma(fedma_schedule='oneshot'),
+      test_data=(x_test, y_test), rounds=3)
+    ```
   """
   return dataclasses.replace(
     fed_avg.build_fed_avg(fraction, clients_per_round),

@@ -21,6 +21,20 @@ def iid(
   parts whose sizes differ by at most one, and refuses `variance_examples`. With
   `mean_examples`, or with fewer examples than clients, each client draws m_k
   examples (see the package), at most N, without replacement.
+
+  Args:
+    num_clients: n, the number of clients.
+    mean_examples: the mean of m_k; None deals out all examples.
+    variance_examples: σ², the variance of m_k.
+    seed: of the draws.
+
+  Example:
+    ```pycon
+    >>> data = safl_tf.ClientData.from_arrays(
+    ...   x, y, safl_tf.partition.iid(num_clients=7))
+    >>> data.sizes.tolist()
+    [43, 43, 43, 43, 43, 43, 42]
+    ```
   """
   sampler = base.Sampler(num_clients, mean_examples, variance_examples, seed)
 
@@ -52,12 +66,25 @@ def shards(
   Decentralized Data", 2017): the examples, shuffled and then sorted by label,
   are cut into S = n * shards_per_client shards,
 
-    shard j = examples floor(j N / S), ..., floor((j + 1) N / S) - 1,
+      shard j = examples floor(j N / S), ..., floor((j + 1) N / S) - 1,
 
   and each client gets `shards_per_client` of them at random. Every example has
   one client, sizes differ by at most `shards_per_client`, and most clients hold
   at most that many labels. With more shards than examples, shard j is example
   floor(j N / S), and clients share examples.
+
+  Args:
+    num_clients: n, the number of clients.
+    shards_per_client: the number of shards of each client.
+    seed: of the draws.
+
+  Example:
+    ```pycon
+    >>> data = safl_tf.ClientData.from_arrays(
+    ...   x, y, safl_tf.partition.shards(num_clients=10, shards_per_client=1))
+    >>> data.sizes.tolist()
+    [30, 30, 30, 30, 30, 30, 30, 30, 30, 30]
+    ```
   """
   num_clients = validation.limited('num_clients', num_clients)
   each = validation.limited('shards_per_client', shards_per_client)
@@ -97,10 +124,23 @@ def quantity(
 
   Cuts a random permutation of the data into n disjoint parts of sizes
 
-    m_k = 1 + (N - n) w_k / sum_i w_i,    log w_k ~ N(0, sigma^2),
+      m_k = 1 + (N - n) w_k / sum_i w_i,    log w_k ~ N(0, sigma^2),
 
-  rounded so that they sum to N, with sigma in [0, 100]; 0 gives equal sizes.
-  With fewer examples than clients each client gets one, and clients share them.
+  rounded so that they sum to N. With fewer examples than clients each client
+  gets one, and clients share them.
+
+  Args:
+    num_clients: n, the number of clients.
+    sigma: the standard deviation of log w_k, in [0, 100]; 0 gives equal sizes.
+    seed: of the draws.
+
+  Example:
+    ```pycon
+    >>> data = safl_tf.ClientData.from_arrays(
+    ...   x, y, safl_tf.partition.quantity(num_clients=4, sigma=1.5))
+    >>> data.sizes.tolist(), data.total_examples
+    ([181, 19, 57, 43], 300)
+    ```
   """
   num_clients = validation.limited('num_clients', num_clients)
   sigma = validation.limited('sigma', sigma, 'quantity_sigma')

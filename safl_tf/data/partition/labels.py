@@ -17,15 +17,30 @@ def by_labels(
 
   Client k draws, in this order,
 
-    m_k  its number of examples (see the package),
-    c_k  ~ Uniform{1, ..., max_labels}, with max_labels <= num_classes,
-    c_k  labels, uniformly without replacement, of those that have examples,
-    m_k  examples, uniformly without replacement, of all with these labels.
+      m_k  its number of examples (see the package),
+      c_k  ~ Uniform{1, ..., max_labels}, with max_labels <= num_classes,
+      c_k  labels, uniformly without replacement, of those that have examples,
+      m_k  examples, uniformly without replacement, of all with these labels.
 
   The label proportions follow the data, and clients may share examples: the
   paper's sizes sum to more than the data set. m_k and c_k are limited to the
   examples and labels that exist. With `mean_examples`, the examples of client k
   do not depend on `num_clients`.
+
+  Args:
+    num_clients: n, the number of clients.
+    max_labels: the maximum number of labels of a client.
+    mean_examples: the mean of m_k; None means N / n for N examples.
+    variance_examples: σ², the variance of m_k.
+    seed: of the draws.
+
+  Example:
+    ```pycon
+    >>> data = safl_tf.ClientData.from_arrays(
+    ...   x, y, safl_tf.partition.by_labels(num_clients=6, max_labels=2))
+    >>> (data.label_counts() > 0).sum(axis=1).tolist()  # labels per client
+    [1, 2, 2, 1, 2, 2]
+    ```
   """
   sampler = base.Sampler(num_clients, mean_examples, variance_examples, seed)
   max_labels = validation.limited('max_labels', max_labels)
@@ -45,8 +60,25 @@ def biased(
 
   This is the setting that motivates the paper's extension of SAFL. The last
   round(biased_fraction * n) clients hold a single label. Clients draw as in
-  `by_labels`, but c_k ~ Uniform{2, ..., max_labels} in the first group and
-  c_k = 1 in the second, whose label is `biased_label` unless that is None.
+  `by_labels`, but c_k ~ Uniform{2, ..., max_labels} in the first group and c_k
+  = 1 in the second.
+
+  Args:
+    num_clients: n, the number of clients.
+    biased_fraction: the share of clients with one label, in [0, 1].
+    max_labels: the maximum number of labels of the others.
+    biased_label: the label of all biased clients; each draws its own if None.
+    mean_examples: the mean of m_k; None means N / n for N examples.
+    variance_examples: σ², the variance of m_k.
+    seed: of the draws.
+
+  Example:
+    ```pycon
+    >>> data = safl_tf.ClientData.from_arrays(
+    ...   x, y, safl_tf.partition.biased(num_clients=4, max_labels=3))
+    >>> (data.label_counts() > 0).sum(axis=1).tolist()  # labels per client
+    [2, 3, 1, 1]
+    ```
   """
   sampler = base.Sampler(num_clients, mean_examples, variance_examples, seed)
   share = validation.limited('biased_fraction', biased_fraction)
@@ -70,19 +102,33 @@ def dirichlet(
   With p_c the share of label c in the data, and C labels that have examples,
   client k draws
 
-    m_k    its number of examples (see the package), at most N,
-    q_k    ~ Dirichlet(alpha * C * p), its label proportions,
-    m_k,c  ~ Multinomial(m_k, q_k), its number of examples of label c,
+      m_k    its number of examples (see the package), at most N,
+      q_k    ~ Dirichlet(alpha * C * p), its label proportions,
+      m_k,c  ~ Multinomial(m_k, q_k), its number of examples of label c,
 
   and m_k,c examples of each label, uniformly without replacement. With balanced
   data this is the usual Dirichlet(alpha); in the notation of Hsu, Qi and Brown
   ("Measuring the Effects of Non-Identical Data Distribution for Federated
-  Visual Classification", 2019) it is Dir(α p) with α = alpha * C. A large alpha
-  gives every client the proportions of the data, a small one a single label; it
-  must be in [1e-9, 1e9].
+  Visual Classification", 2019) it is Dir(α p) with α = alpha * C.
 
   If a label has fewer than m_k,c examples, the client's other labels fill up in
   proportion while they have examples: a client may hold fewer than m_k.
+
+  Args:
+    num_clients: n, the number of clients.
+    alpha: the concentration, in [1e-9, 1e9]. A large value gives every client
+      the proportions of the data, a small one a single label.
+    mean_examples: the mean of m_k; None means N / n for N examples.
+    variance_examples: σ², the variance of m_k.
+    seed: of the draws.
+
+  Example:
+    ```pycon
+    >>> data = safl_tf.ClientData.from_arrays(
+    ...   x, y, safl_tf.partition.dirichlet(num_clients=4, alpha=0.1))
+    >>> data.label_counts().shape
+    (4, 3)
+    ```
   """
   sampler = base.Sampler(num_clients, mean_examples, variance_examples, seed)
   alpha = validation.limited('alpha', alpha, 'dirichlet_alpha')

@@ -63,7 +63,7 @@ _TYPE_NAMES = {
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Manifest:
-  """A partition read from a file; the module describes the contents.
+  """A partition read from a file; `from_manifest` returns one.
 
   Attributes:
     sha256: the SHA-256 of the file.
@@ -71,6 +71,15 @@ class Manifest:
     client_ids: the name of each client.
     parts: the rows of each client, int32.
     label_counts: label -> number of examples, for each client.
+
+  Example:
+    ```pycon
+    >>> text = safl_tf.partition.to_manifest(clients, 'blobs')
+    >>> _ = pathlib.Path('blobs.json').write_text(text)
+    >>> manifest = safl_tf.partition.from_manifest('blobs.json')
+    >>> manifest.dataset, manifest.num_examples, manifest.client_ids
+    ('blobs', 300, ['0', '1', '2', '3'])
+    ```
   """
 
   path: str
@@ -107,7 +116,27 @@ class Manifest:
 
 
 def from_manifest(path: str | os.PathLike[str]) -> Manifest:
-  """Reads a `Partition`, which accepts only the labels it was made for."""
+  """Reads a partition from a file.
+
+  Args:
+    path: of the file, which has the text of `to_manifest`.
+
+  Returns:
+    A partition, which refuses other labels than those it was made for.
+
+  Raises:
+    InputError: the file cannot be read or is not a manifest.
+
+  Example:
+    ```pycon
+    >>> text = safl_tf.partition.to_manifest(clients, 'blobs')
+    >>> _ = pathlib.Path('blobs.json').write_text(text)
+    >>> same = safl_tf.ClientData.from_arrays(
+    ...   x, y, safl_tf.partition.from_manifest('blobs.json'))
+    >>> same.sizes.tolist() == clients.sizes.tolist()
+    True
+    ```
+  """
   validation.instance('path', path, (str, os.PathLike), 'the path of a file')
   path = os.fspath(path)
   try:
@@ -160,7 +189,21 @@ def to_manifest(
   dataset: str,
   settings: Mapping[str, Any] | None = None,
 ) -> str:
-  """Returns the text of a manifest; settings are JSON values by name."""
+  """Returns the text of a manifest, a partition as a file.
+
+  Args:
+    clients: whose rows to write.
+    dataset: the name of the data set.
+    settings: how the partition was made: JSON values by name.
+
+  Example:
+    ```pycon
+    >>> text = safl_tf.partition.to_manifest(
+    ...   clients, 'blobs', {'partition': 'labels', 'seed': 0})
+    >>> text.splitlines()[1]
+    '"format": "safl_tf partition 1",'
+    ```
+  """
   from safl_tf.data import client_data
 
   for name, value, kind, takes in (

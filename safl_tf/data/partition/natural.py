@@ -17,6 +17,15 @@ def by_client(client: Any, min_examples: int = 1) -> base.Partition:
   Args:
     client: the client id of each example [N]: names or whole numbers.
     min_examples: clients with fewer examples are left out.
+
+  Example:
+    ```pycon
+    >>> owner = ['anna', 'ben', 'ben'] * 100
+    >>> data = safl_tf.ClientData.from_arrays(
+    ...   x, y, safl_tf.partition.by_client(owner))
+    >>> data.client_ids, data.sizes.tolist()
+    (['anna', 'ben'], [100, 200])
+    ```
   """
   low = validation.limited('min_examples', min_examples)
   client_ids = _check_ids(client)

@@ -49,6 +49,8 @@ class FoldedConvPool2D(keras.layers.Conv2D):
   """`Conv2D` + activation + 2×2 pooling, with the weights of the `Conv2D`.
 
   Pooling drops an odd last row and column, as Keras's 'valid' pooling does.
+  `FederatedProcess` computes convolutions of a model this way where that is
+  faster; the layer is for models that are trained without it.
 
   Args:
     filters: number of output channels.
@@ -57,6 +59,17 @@ class FoldedConvPool2D(keras.layers.Conv2D):
     lowering: 'matmul' (slices and one product; faster with XLA) or 'conv' (one
       native convolution; faster without XLA).
     **kwargs: arguments of `Conv2D`, of stride 1 with an elementwise activation.
+
+  Example:
+    ```pycon
+    >>> model = keras.Sequential([
+    ...   keras.Input((28, 28, 1)),
+    ...   safl_tf.FoldedConvPool2D(6, 5, activation='tanh'),
+    ...   keras.layers.Flatten(),
+    ...   keras.layers.Dense(10)])
+    >>> model.layers[0].output.shape
+    (None, 12, 12, 6)
+    ```
   """
 
   def __init__(

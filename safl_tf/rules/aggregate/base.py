@@ -23,6 +23,13 @@ def weighted_mean(eta: Any, z: Iterable[np.ndarray]) -> np.ndarray:
   Args:
     eta: coefficients, shape [r]; need not be normalised.
     z: r > 0 vectors of shape [P], each read once.
+
+  Example:
+    ```pycon
+    >>> z = [np.float32([0, 4]), np.float32([4, 8])]
+    >>> safl_tf.aggregate.weighted_mean([3, 1], z).tolist()
+    [1.0, 5.0]
+    ```
   """
   eta = np.asarray(eta, np.float64)
   total: Any = None
@@ -39,7 +46,17 @@ def weighted_mean(eta: Any, z: Iterable[np.ndarray]) -> np.ndarray:
 
 
 def by_size() -> Aggregator:
-  """Averages by size: equation (3) with η_k = m_k / Σ m over the uploads."""
+  """Averages by size: equation (3) with η_k = m_k / Σ m over the uploads.
+
+  Example:
+    ```pycon
+    >>> updates = safl_tf.aggregate.Updates(
+    ...   t=1, ids=np.array([0, 3]), m=np.array([30, 10]), num_clients=4,
+    ...   arrays={'z': [np.float32([0, 4]), np.float32([4, 8])]})
+    >>> safl_tf.aggregate.by_size().apply({}, updates, None).z_bar.tolist()
+    [1.0, 5.0]
+    ```
+  """
 
   def apply(
     memory: Memory, updates: Updates, z_bar: np.ndarray | None

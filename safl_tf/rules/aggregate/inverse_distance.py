@@ -18,7 +18,7 @@ def inverse_distance(
 ) -> base.Aggregator:
   """Builds IDA, inverse distance aggregation (Yeganeh et al. 2020).
 
-    z̄ = Σ_k η_k z_k,   η_k from `inverse_distance_weights`
+      z̄ = Σ_k η_k z_k,   η_k from `inverse_distance_weights`
 
   Equal models give exactly that model.
 
@@ -28,6 +28,14 @@ def inverse_distance(
     norm: 'l2' or 'l1', over the whole model.
     power: of the distance; 0 gives the plain mean.
     by_size: whether η_k is also multiplied by m_k.
+
+  Example:
+    ```python
+    ida_safl = dataclasses.replace(
+      safl_tf.build_safl(),
+      aggregate=safl_tf.aggregate.inverse_distance(power=2, by_size=True))
+    result = safl_tf.train(model_fn, clients, ida_safl, rounds=2)
+    ```
   """
   _check(reference, norm, power)
   validation.instance('by_size', by_size, bool, 'True or False')
@@ -58,8 +66,8 @@ def inverse_distance_weights(
 ) -> np.ndarray:
   """Returns the coefficients η of IDA, shape [r], in float64.
 
-    d_k = ‖z_ref - z_k‖ + δ,   δ = 1e-12 (1 + max_j ‖z_ref - z_j‖)
-    η_k = d_k^-power / Σ_j d_j^-power
+      d_k = ‖z_ref - z_k‖ + δ,   δ = 1e-12 (1 + max_j ‖z_ref - z_j‖)
+      η_k = d_k^-power / Σ_j d_j^-power
 
   The printed formula measures distances from z̄ itself, which depends on η;
   z_ref, a first average of the uploads, replaces it. A model that equals z_ref
@@ -72,6 +80,14 @@ def inverse_distance_weights(
     norm: 'l2' or 'l1', over the whole model.
     power: of the distance.
     by_size: whether η_k is also multiplied by m_k, before the division.
+
+  Example:
+    ```pycon
+    >>> z = [np.array([0.0]), np.array([1.0]), np.array([5.0])]  # mean: 2
+    >>> eta = safl_tf.aggregate.inverse_distance_weights(z, m=np.ones(3))
+    >>> eta.round(3).tolist()  # as 1/2, 1/1 and 1/3
+    [0.273, 0.545, 0.182]
+    ```
   """
   _check(reference, norm, power)
   m = np.asarray(m, np.float64)

@@ -17,9 +17,16 @@ Models = Sequence[np.ndarray]
 def coordinate_median() -> base.Aggregator:
   """Takes the median of every element (Yin et al. 2018), unweighted.
 
-    z̄_j = median_k z_kj
+      z̄_j = median_k z_kj
 
   With an even number of models it is the mean of the two middle values.
+
+  Example:
+    ```python
+    robust = dataclasses.replace(
+      safl_tf.build_safl(), aggregate=safl_tf.aggregate.coordinate_median())
+    result = safl_tf.train(model_fn, clients, robust, rounds=2)
+    ```
   """
 
   def estimate(z: Models) -> np.ndarray:
@@ -36,6 +43,16 @@ def trimmed_mean(trim_fraction: float = 0.2) -> base.Aggregator:
 
   Args:
     trim_fraction: the share to drop at each end, in [0, 0.5). 0 is the mean.
+
+  Example:
+    ```pycon
+    >>> updates = safl_tf.aggregate.Updates(
+    ...   t=1, ids=np.arange(4), m=np.ones(4), num_clients=4,
+    ...   arrays={'z': [np.float32([value]) for value in (1, 2, 4, 1000)]})
+    >>> rule = safl_tf.aggregate.trimmed_mean(trim_fraction=0.25)
+    >>> rule.apply({}, updates, None).z_bar.tolist()
+    [3.0]
+    ```
   """
   validation.limited('trim_fraction', trim_fraction)
 
@@ -48,15 +65,23 @@ def trimmed_mean(trim_fraction: float = 0.2) -> base.Aggregator:
 def krum(num_byzantine: int | None = None) -> base.Aggregator:
   """Selects the model with the lowest score: Krum (Blanchard et al. 2017).
 
-    score_k = Σ ‖z_k - z_j‖²  over the r - f - 2 models j nearest to k
+      score_k = Σ ‖z_k - z_j‖²  over the r - f - 2 models j nearest to k
 
   Unweighted. Ties go to the first.
 
   Args:
     num_byzantine: f, the number of Byzantine models to tolerate. By default
       Krum's maximum, max(0, ⌊(r - 3) / 2⌋). A round with fewer than f + 3
-      models is not refused: scores then use the nearest model only, without
-      any guarantee.
+      models is not refused: scores then use the nearest model only, without any
+      guarantee.
+
+  Example:
+    ```python
+    robust = dataclasses.replace(
+      safl_tf.build_safl(), aggregate=safl_tf.aggregate.krum(num_byzantine=1))
+    attack = safl_tf.Attack('sign_flip', fraction=0.25)
+    result = safl_tf.train(model_fn, clients, robust, attack=attack, rounds=2)
+    ```
   """
   if num_byzantine is not None:
     validation.limited('num_byzantine', num_byzantine)
@@ -79,6 +104,14 @@ def multi_krum(
     num_byzantine: f, as in `krum`.
     num_selected: the number of models to average, at least 1; r - f by default.
       A round with fewer models averages all of them.
+
+  Example:
+    ```python
+    robust = dataclasses.replace(
+      safl_tf.build_safl(),
+      aggregate=safl_tf.aggregate.multi_krum(num_byzantine=1, num_selected=2))
+    result = safl_tf.train(model_fn, clients, robust, rounds=2)
+    ```
   """
   if num_byzantine is not None:
     validation.limited('num_byzantine', num_byzantine)
@@ -99,11 +132,11 @@ def geometric_median(
 ) -> base.Aggregator:
   """Takes the geometric median, as RFA (Pillutla et al. 2022), unweighted.
 
-    z̄ = argmin_v Σ_k ‖v - z_k‖
+      z̄ = argmin_v Σ_k ‖v - z_k‖
 
   by smoothed Weiszfeld iterations, in float64, from the coordinate median:
 
-    v ← Σ_k z_k/d_k / Σ_k 1/d_k,   d_k = √(‖v - z_k‖² + ν²)
+      v ← Σ_k z_k/d_k / Σ_k 1/d_k,   d_k = √(‖v - z_k‖² + ν²)
 
   ν is 1e-9 times the median distance at the start. RFA weights models by size;
   here all weigh the same.
@@ -112,6 +145,13 @@ def geometric_median(
     max_iterations: the maximum number of iterations in a round.
     tolerance: iterations stop when ‖Σ_k (z_k - v)/d_k‖, which is 0 at the
       smoothed median, is at most this times r; independent of scale.
+
+  Example:
+    ```python
+    robust = dataclasses.replace(
+      safl_tf.build_safl(), aggregate=safl_tf.aggregate.geometric_median())
+    result = safl_tf.train(model_fn, clients, robust, rounds=2)
+    ```
   """
   validation.integer('max_iterations', max_iterations, 1)
   validation.real('tolerance', tolerance, 0)

@@ -39,18 +39,18 @@ def server_optimizer(
 
   With x the global model z̄ and Δ = (the inner aggregate) - x,
 
-    sgd         x ← x + lr Δ
-    momentum    m ← β₁ m + Δ,   x ← x + lr m            (Hsu et al. 2019)
-    the others  m ← β₁ m + (1 - β₁) Δ
-                v ← v + Δ²                              adagrad
-                v ← v - (1 - β₂) Δ² sign(v - Δ²)        yogi
-                v ← β₂ v + (1 - β₂) Δ²                  adam
-                x ← x + lr m / (√v + τ)
+      sgd         x ← x + lr Δ
+      momentum    m ← β₁ m + Δ,   x ← x + lr m            (Hsu et al. 2019)
+      the others  m ← β₁ m + (1 - β₁) Δ
+                  v ← v + Δ²                              adagrad
+                  v ← v - (1 - β₂) Δ² sign(v - Δ²)        yogi
+                  v ← β₂ v + (1 - β₂) Δ²                  adam
+                  x ← x + lr m / (√v + τ)
 
   without bias correction; m starts at 0 and v at τ². The first global model is
   the inner aggregate, without a step, and so are non-trainable values such as
   moving statistics in every round. sgd with lr = 1 equals the inner aggregator
-  bit for bit.
+  bit for bit. Values of arguments that the optimizer does not use are refused.
 
   Args:
     inner: the aggregator to wrap; `by_size()` by default.
@@ -61,7 +61,14 @@ def server_optimizer(
     beta_2: β₂ in [0, 1).
     tau: τ, the degree of adaptivity; larger values adapt less.
 
-  Values of arguments that the optimizer does not use are refused.
+  Example:
+    ```python
+    fed_adam = dataclasses.replace(
+      safl_tf.build_fed_avg(),
+      aggregate=safl_tf.aggregate.server_optimizer(
+        safl_tf.aggregate.trimmed_mean(0.1), 'adam', learning_rate=0.02))
+    result = safl_tf.train(model_fn, clients, fed_adam, rounds=2)
+    ```
   """
   inner = base.by_size() if inner is None else inner
   if not isinstance(inner, base.Aggregator):

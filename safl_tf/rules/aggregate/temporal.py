@@ -19,7 +19,7 @@ def temporal(
 ) -> aggregators.Aggregator:
   """Builds ASTW, temporally weighted aggregation (Chen, Sun and Jin 2020).
 
-    z̄ = Σ_k η_k z_k,   η_k = m_k a^-(t-τ_k) / Σ_j m_j a^-(t-τ_j)
+      z̄ = Σ_k η_k z_k,   η_k = m_k a^-(t-τ_k) / Σ_j m_j a^-(t-τ_j)
 
   The sums are over all clients that ever uploaded; z_k is client k's last
   upload, of round τ_k.
@@ -27,7 +27,7 @@ def temporal(
   With `layerwise`, clients upload deep layers only in the rounds at the end of
   each loop and in the first of the next. With r = t - 1 these are
 
-    r mod loop = 0   or   r mod loop > loop - deep_rounds
+      r mod loop = 0   or   r mod loop > loop - deep_rounds
 
   In other rounds the deep part of z̄ does not change. It has its own τ_k, and a
   client that never uploaded its deep part has no weight there. While there is
@@ -42,6 +42,14 @@ def temporal(
       shallow. By default those before the first dense layer, or half of the
       layers, rounded up, if there are none. Non-trainable values such as moving
       statistics belong to the shallow layers.
+
+  Example:
+    ```python
+    stale_safl = dataclasses.replace(
+      safl_tf.build_safl(clients_per_round=2),
+      aggregate=safl_tf.aggregate.temporal(base=1.2))
+    result = safl_tf.train(model_fn, clients, stale_safl, rounds=2)
+    ```
   """
   validation.limited('base', base, 'astw_base')
   validation.instance('layerwise', layerwise, bool, 'True or False')
@@ -103,6 +111,13 @@ def temporal_weights(
     m: the clients' numbers of examples, shape [r].
     age: t - τ_k, the age of each upload in rounds, shape [r].
     base: a.
+
+  Example:
+    ```pycon
+    >>> m, age = np.array([10, 10, 20]), np.array([0, 1, 2])
+    >>> safl_tf.aggregate.temporal_weights(m, age, base=2).tolist()
+    [0.5, 0.25, 0.25]
+    ```
   """
   age = np.asarray(age, np.float64)
   eta = np.asarray(m, np.float64) * base ** -(age - age.min())

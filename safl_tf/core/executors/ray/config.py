@@ -10,11 +10,14 @@ from safl_tf.util import errors, validation
 
 @dataclasses.dataclass(frozen=True)
 class RayConfig:
-  """The workers of `executor='ray'`; results do not depend on it.
+  """The workers of a Ray cluster, for `executor=`; results do not depend on it.
+
+  Ray comes with `pip install 'safl_tf[ray]'`. Pass the configuration as the
+  `executor` of `train` or `FederatedProcess`; 'ray' there means the defaults.
 
   Attributes:
-    address: 'local' starts Ray on this machine; 'auto' or 'HOST:PORT' joins
-      the cluster that this machine is a node of.
+    address: 'local' starts Ray on this machine; 'auto' or 'HOST:PORT' joins the
+      cluster that this machine is a node of.
     workers: the number of workers. By default one per GPU, or without GPUs one
       per node.
     cpus_per_worker: clients that a worker trains at a time. By default the
@@ -22,9 +25,15 @@ class RayConfig:
     gpus_per_worker: 0 trains on CPUs. By default 1 if the cluster has GPUs.
     chunk: clients per message to a worker. By default each worker gets about
       four messages in a round.
-    timeout: seconds after which a worker that has not started, or that does
-      not answer, counts as lost; and seconds without any worker after which a
-      run ends with an error.
+    timeout: seconds after which a worker that has not started, or that does not
+      answer, counts as lost; and seconds without any worker after which a run
+      ends with an error.
+
+  Example:
+    ```python
+    executor = safl_tf.RayConfig(
+      address='auto', workers=4, cpus_per_worker=8, timeout=60)
+    ```
   """
 
   address: str = 'local'
