@@ -200,8 +200,11 @@ def _write_clients(
 
 def _dtype(stored: np.dtype, name: str) -> np.dtype:
   """Returns the dtype by name where .npy stores only bytes, as bfloat16."""
-  if stored.name == name or stored.kind != 'V':
-    return stored
-  import ml_dtypes
+  dtype = stored
+  if stored.name != name and stored.kind == 'V':
+    import ml_dtypes
 
-  return np.dtype(getattr(ml_dtypes, name))
+    dtype = np.dtype(getattr(ml_dtypes, name))
+  if dtype.hasobject:  # NumPy would take the bytes of the file for addresses
+    raise CorruptError(f'an array of {name} holds Python objects')
+  return dtype

@@ -3,13 +3,14 @@
 import os
 import shutil
 import tracemalloc
+import zipfile
 
 import ml_dtypes
 import numpy as np
 import pytest
 
 from safl_tf.core import client_store
-from safl_tf.training import checkpoint
+from safl_tf.training import checkpoint, checkpoint_io
 from tests.training import test_checkpoint as shared
 
 SIZE = 1000
@@ -207,3 +208,17 @@ def test_flipped_bytes_are_found(tmp_path, name):
       assert restored.round_number == 4
       check_same(updated(restored.stores, 5, rounds[-1]), stores)
       shutil.rmtree(copy)
+
+
+@pytest.mark.parametrize('descr, name', [('|O', 'object'), ('|V8', 'finfo')])
+def test_arrays_of_python_objects_are_refused(tmp_path, descr, name):
+  header = {'descr': descr, 'fortran_order': False, 'shape': (1, 1)}
+  with zipfile.ZipFile(tmp_path / 'a.npz', 'w') as archive:
+    with archive.open('z/ids.npy', 'w') as member:
+      np.lib.format.write_array(member, np.zeros(1, np.int64))
+    with archive.open('z/arrays.npy', 'w') as member:
+      np.lib.format.write_array_header_1_0(member, header)
+      member.write(b'\1' * 8)
+  file = {'name': 'a.npz'}
+  with pytest.raises(checkpoint_io.CorruptError, match='Python objects'):
+    list(checkpoint_io.read_stores(tmp_path, file, {'z': name}))
