@@ -13,6 +13,7 @@ import safl_tf
 from safl_tf.deployment import real_clients
 from safl_tf.deployment.flower import client_app, grid_transport, link, resident
 from tests.deployment import loopback
+from tests.docs import command_line
 
 FOLDER = pathlib.Path(__file__).parents[2] / 'docs' / 'reference'
 MODULES = ('aggregate', 'client_work', 'gate', 'mix', 'partition', 'select')
@@ -133,6 +134,23 @@ def run(name, names):
     assert tried and not failed, ''.join(output)
     names = test.globs
   return names
+
+
+def test_reference_is_complete():
+  text = '\n'.join(path.read_text() for path in FOLDER.glob('*.md'))
+  blocks = re.findall(r'^::: safl_tf\.(\S+)$', text, re.MULTILINE)
+  # A module of rules may have the name of its function.
+  shown = {re.sub(r'\.(\w+)\.\1$', r'.\1', block) for block in blocks}
+  shown = {name.removeprefix('deployment.') for name in shown}
+  assert shown >= {*PUBLIC, *MODULES}
+  index = (FOLDER / 'index.md').read_text()
+  for name in safl_tf.__all__:
+    assert f'[safl_tf.{name}]' in index or f'safl_tf.{name}`' in index, name
+
+
+def test_command_line_is_current():
+  """Else: python -m tests.docs.command_line."""
+  assert command_line.PAGE.read_text() == command_line.page()
 
 
 @pytest.mark.usefixtures('quick')

@@ -1,21 +1,23 @@
 """Partitions: which examples each client holds.
 
-A partition is a function from labels to one list of example indices per
-client. These factories check their arguments and return such a function:
+A partition is a function from labels to one list of example indices per client.
+These functions check their arguments and return a partition:
 
-  by_labels      a few labels per client, as in the paper
-  biased         clients with several labels and clients with a single label
-  dirichlet      label proportions drawn per client
-  iid            every client draws from all the data
-  shards         data sorted by label and dealt out in shards
-  quantity       data dealt out in parts of very different sizes
-  by_client      the natural partition, by client id
-  from_manifest  a partition from a file, whose text `to_manifest` returns
+| function | clients hold |
+|---|---|
+| `by_labels` | a few labels each, as in the paper |
+| `biased` | several labels, or a single one |
+| `dirichlet` | label proportions of their own |
+| `iid` | draws from all the data |
+| `shards` | pieces of the data sorted by label |
+| `quantity` | parts of very different sizes |
+| `by_client` | the examples with their id: the natural partition |
+| `from_manifest` | what a file says, whose text `to_manifest` returns |
 
 All but the last two take `num_clients`, n, and `seed`, the run's seed. The
 first four draw the number of examples of client k as
 
-  m_k = max(floor(N(mean_examples, variance_examples)), 1),     k = 0..n-1
+    m_k = max(floor(N(mean_examples, variance_examples)), 1),     k = 0..n-1
 
 with a generator keyed by (seed, k); without `mean_examples`, the mean is N / n
 for N examples in total. Clients may share examples. `shards` and `quantity`

@@ -20,7 +20,7 @@ def iid(
   Without `mean_examples`, cuts a random permutation of the data into n disjoint
   parts whose sizes differ by at most one, and refuses `variance_examples`. With
   `mean_examples`, or with fewer examples than clients, each client draws m_k
-  examples (see the package), at most N, without replacement.
+  examples (see `partition`), at most N, without replacement.
 
   Args:
     num_clients: n, the number of clients.

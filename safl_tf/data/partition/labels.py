@@ -17,15 +17,15 @@ def by_labels(
 
   Client k draws, in this order,
 
-      m_k  its number of examples (see the package),
+      m_k  its number of examples,
       c_k  ~ Uniform{1, ..., max_labels}, with max_labels <= num_classes,
       c_k  labels, uniformly without replacement, of those that have examples,
       m_k  examples, uniformly without replacement, of all with these labels.
 
-  The label proportions follow the data, and clients may share examples: the
-  paper's sizes sum to more than the data set. m_k and c_k are limited to the
-  examples and labels that exist. With `mean_examples`, the examples of client k
-  do not depend on `num_clients`.
+  `partition` says how m_k is drawn. The label proportions follow the data, and
+  clients may share examples: the paper's sizes sum to more than the data set.
+  m_k and c_k are limited to the examples and labels that exist. With
+  `mean_examples`, the examples of client k do not depend on `num_clients`.
 
   Args:
     num_clients: n, the number of clients.
@@ -102,14 +102,15 @@ def dirichlet(
   With p_c the share of label c in the data, and C labels that have examples,
   client k draws
 
-      m_k    its number of examples (see the package), at most N,
+      m_k    its number of examples, at most N,
       q_k    ~ Dirichlet(alpha * C * p), its label proportions,
       m_k,c  ~ Multinomial(m_k, q_k), its number of examples of label c,
 
-  and m_k,c examples of each label, uniformly without replacement. With balanced
-  data this is the usual Dirichlet(alpha); in the notation of Hsu, Qi and Brown
-  ("Measuring the Effects of Non-Identical Data Distribution for Federated
-  Visual Classification", 2019) it is Dir(α p) with α = alpha * C.
+  and m_k,c examples of each label, uniformly without replacement; `partition`
+  says how m_k is drawn. With balanced data this is the usual Dirichlet(alpha);
+  in the notation of Hsu, Qi and Brown ("Measuring the Effects of Non-Identical
+  Data Distribution for Federated Visual Classification", 2019) it is Dir(α p)
+  with α = alpha * C.
 
   If a label has fewer than m_k,c examples, the client's other labels fill up in
   proportion while they have examples: a client may hold fewer than m_k.
