@@ -9,9 +9,16 @@ import posixpath
 import re
 from typing import Any
 
+from latex2mathml import converter
 from mkdocs.structure import files as files_lib
 
 _IMAGE = re.compile(r'<img [^>]*?src="([^":]+)"[^>]*>')
+_REMOTE_IMAGE = re.compile(r'!\[([^]]*)\]\(https?:[^)]*\)')  # such as a badge
+_MATHS = re.compile(r'\$\$(.+?)\$\$|\$([^\s$][^$\n]*?)\$', re.DOTALL)
+# What pandas adds to a table; its style and frame are those of the page here.
+_PANDAS = re.compile(
+  r'<style.*?</style>|\n\s*| (?:border="1"|class="dataframe")', re.DOTALL
+)
 _FENCE = '`' * 5  # longer than any in a cell
 _ESCAPES = re.compile(r'\x1b\[[0-9;]*m')
 
@@ -70,7 +77,8 @@ def on_page_content(
     root, suffix = posixpath.splitext(uri)
     file = files.get_file_from_path(uri)
     if suffix == '.svg' and file is not None:
-      return re.sub(r'<style>.*?</style>', '', file.content_string, flags=re.S)
+      svg = re.sub(r'<style>.*?</style>', '', file.content_string, flags=re.S)
+      return f'<span class="diagram">{svg}</span>'
     if files.get_file_from_path(f'{root}.dark{suffix}') is None:
       return image
     dark = f'{posixpath.splitext(source)[0]}.dark{suffix}'
@@ -86,11 +94,17 @@ def on_post_page(output: str, page: Any, config: Any) -> str:
   return output.replace(' data-md-component="source"', '')
 
 
+def on_post_template(output: str, template_name: str, config: Any) -> str:
+  """Does the same for 404.html, which is not a page."""
+  return on_post_page(output, None, config)
+
+
 def _parts(cell: dict[str, Any]) -> list[str]:
   """Returns a cell and its outputs as blocks of Markdown."""
   source = ''.join(cell['source'])
   if cell['cell_type'] == 'markdown':
-    return [source]
+    source = _REMOTE_IMAGE.sub(r'\1', source)
+    return [_MATHS.sub(_mathml, source)]
   blocks = [f'{_FENCE}python\n{source}\n{_FENCE}']
   for output in cell['outputs']:
     data = output.get('data', {'text/plain': output.get('text', '')})
@@ -98,6 +112,14 @@ def _parts(cell: dict[str, Any]) -> list[str]:
       data = {'text/plain': '\n'.join(output['traceback'])}
     blocks.append(_output({k: ''.join(v) for k, v in data.items()}))
   return blocks
+
+
+def _mathml(match: re.Match[str]) -> str:
+  """Returns $$LaTeX$$ or $LaTeX$ as MathML, which browsers draw themselves."""
+  block, inline = match.groups()
+  if block:
+    return converter.convert(block.strip(), display='block')
+  return converter.convert(inline)
 
 
 def _output(data: dict[str, str]) -> str:
@@ -108,7 +130,7 @@ def _output(data: dict[str, str]) -> str:
     source = data['image/png'].replace('\n', '')
     return f'<img class="output" alt="" src="data:image/png;base64,{source}">'
   if 'text/html' in data:
-    table = re.sub(r'<style.*?</style>|\n\s*', '', data['text/html'], flags=re.S)
+    table = _PANDAS.sub('', data['text/html'])
     return f'<div class="output">{table}</div>'
   text = _ESCAPES.sub('', data.get('text/plain', '')).rstrip()
   return f'{_FENCE}{{.text .output}}\n{text}\n{_FENCE}'

@@ -11,13 +11,15 @@ PROGRAM = next(filter(None, map(shutil.which, NAMES)), None)
 needed = pytest.mark.skipif(PROGRAM is None, reason='needs Chromium')
 
 
-def render(path, folder):
+def render(path, folder, query=''):
   """Returns the DOM of a page after its scripts ran, as HTML.
 
   Args:
     path: the page's file.
     folder: an empty folder for the browser's profile.
+    query: of the page's address; its scripts then get 5 s of their time.
   """
+  waits = ['--virtual-time-budget=5000'] if query else []
   done = subprocess.run(
     [
       PROGRAM,
@@ -29,8 +31,9 @@ def render(path, folder):
       '--disable-component-update',
       '--disable-sync',
       f'--user-data-dir={folder}',
+      *waits,
       '--dump-dom',
-      path.as_uri(),
+      f'{path.as_uri()}?{query}' if query else path.as_uri(),
     ],
     capture_output=True,
     text=True,

@@ -1,20 +1,19 @@
-"""The code of docs/own_algorithm.md runs, and computes what the page says."""
+"""The code of how_to/own_algorithm.md runs, and computes what the page says."""
 
 import dataclasses
 import functools
-import pathlib
-import re
 
 import numpy as np
 import pytest
 
 import safl_tf
 from tests import tiny, tiny_numpy, tiny_rounds
+from tests.docs import pages
 
 pytestmark = pytest.mark.usefixtures('no_outputs')
 
-PAGE = pathlib.Path(__file__).parent.parent / 'docs' / 'own_algorithm.md'
-BLOCKS = re.findall(r'```python\n(.*?)```', PAGE.read_text(), re.DOTALL)
+PAGE = 'how_to/own_algorithm.md'
+BLOCKS = pages.blocks(PAGE)
 CLIENTS, CONFIG = tiny_rounds.CLIENTS, tiny_rounds.CONFIG
 SUM = CLIENTS.sizes.sum()
 # Float32 rounding through a dozen steps, against float64.
@@ -25,13 +24,10 @@ ALGORITHMS = ('lazy', 'picky', 'fed_nova', 'fed_dc_prox', 'fed_dc_safl')
 @pytest.fixture(scope='module')
 def page():
   """The names that the page defines, after its code has run."""
-  names = {}
   train = functools.partial(safl_tf.train, jit_compile='false', progress=False)
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(safl_tf, 'train', train)
-    for i, block in enumerate(BLOCKS):
-      exec(compile(block, f'{PAGE.name}, block {i + 1}', 'exec'), names)
-  return names
+    return pages.run(PAGE, {})
 
 
 def test_the_algorithm_is_short():

@@ -1,19 +1,15 @@
-"""The code of docs/runs.md runs."""
-
-import pathlib
-import re
+"""The code of how_to/runs.md runs."""
 
 import pytest
 
 import safl_tf
 from tests import tiny
+from tests.docs import pages
 
-PAGE = pathlib.Path(__file__).parent.parent / 'docs' / 'runs.md'
-BLOCKS = re.findall(r'```python\n(.*?)```', PAGE.read_text(), re.DOTALL)
-# Other blocks need what a user has: rules, models, an export.
-USERS = ('my_mix', 'my_keras_model_fn', 'export/saved_model')
-SECTIONS = [b for b in BLOCKS if not any(name in b for name in USERS)]
-[PATIENCE] = [block for block in BLOCKS if 'class Patience' in block]
+PAGE = 'how_to/runs.md'
+[PATIENCE] = [
+  block for block in pages.blocks(PAGE) if 'class Patience' in block
+]
 
 
 def train(**options):
@@ -34,9 +30,7 @@ def test_the_code_runs(tmp_path, monkeypatch):
   result = train(rounds=2, output_dir='runs/safl')
   other = safl_tf.build_safl(temperature=5)
   train(rounds=2, algorithm=other, output_dir='runs/cold')
-  names = {}
-  for i, block in enumerate(SECTIONS):
-    exec(compile(block, f'{PAGE.name}, block {i + 1}', 'exec'), names)
+  names = pages.run(PAGE, {})
   assert names['run'].history.equals(result.frame)
   x, _ = tiny.blobs(30)
   assert (names['model'](x) == result.model(x)).numpy().all()
