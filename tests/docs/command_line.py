@@ -36,7 +36,7 @@ a model that diverged, 2 a wrong flag or file, 130 and 143 an interruption.
 
 
 def flags_of(module):
-  """Returns the flags of a program by topic, and by name."""
+  """Returns the flags of a program by topic."""
   is_partial = isinstance(module.cli, functools.partial)
   define = module.cli.args[2] if is_partial else module.define
   flags = absl_flags.FlagValues()
@@ -61,22 +61,27 @@ def page():
         shared.append(f'*{topic}*: {names}')
       if own:
         parts.append(f'### {topic} {{: #{name}-{slug(topic)} }}')
-        rows = '\n'.join(map(row, own))
-        parts.append(f'| flag | | default |\n|---|---|---|\n{rows}')
+        parts.append('\n'.join(map(row, own)))
     if shared:
-      title = 'As those of [safl-train](#safl-train) are these flags.'
+      title = 'These flags are those of [safl-train](#safl-train):'
       parts.append('\n\n'.join([title, *shared]))
     known = known or {f.name: row(f) for m in topics.values() for f in m}
   return '\n\n'.join(part.strip('\n') for part in parts) + '\n'
 
 
 def row(flag):
-  """Returns the row of a flag in a table."""
+  """Returns the list item of a flag."""
   name = f'[no]{flag.name}' if flag.boolean else flag.name
-  meaning = html.escape(flag.help, quote=False)
-  meaning = re.sub(r'([|*_])', r'\\\1', meaning)
-  default = '' if flag.default in (None, '', []) else f'`{flag.default}`'
-  return f'| `--{name}` | {meaning} | {default} |'
+  meaning = re.sub(r'([|*_])', r'\\\1', html.escape(flag.help, quote=False))
+  meaning = re.sub(r'--[\w\\]+(=[\w:\\]+(,\w+)*)?', as_code, meaning)
+  if flag.default in (None, '', []):
+    return f'- `--{name}` – {meaning}'
+  return f'- `--{name}` (default: `{flag.default}`) – {meaning}'
+
+
+def as_code(match):
+  """Returns a flag in a text as code."""
+  return f'`{match[0]}`'.replace('\\', '')
 
 
 def text(docstring):
