@@ -17,14 +17,13 @@ import json
 import logging
 import pathlib
 import sys
-import sysconfig
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from safl_tf.util import digests, errors
+from safl_tf.util import digests, errors, installed
 
 _NAME = 'safl_tf_name'  # attribute of a rule that `named` returned
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
@@ -360,9 +359,8 @@ def _is_installed(name: str | None) -> bool:
     return False
   if package in sys.stdlib_module_names:
     return True
-  file = getattr(sys.modules.get(package), '__file__', None) or ''
-  folders = {sysconfig.get_path(key) for key in ('purelib', 'platlib')}
-  return any(file.startswith(f'{folder}/') for folder in folders)
+  file = getattr(sys.modules.get(package), '__file__', None)
+  return file is not None and installed.is_installed(file)
 
 
 def _is_importable(value: Any) -> bool:

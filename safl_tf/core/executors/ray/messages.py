@@ -15,12 +15,9 @@ import tensorflow as tf
 from ray import cloudpickle
 
 from safl_tf.data import client_data
-from safl_tf.util import errors
+from safl_tf.util import errors, installed
 
-_INSTALLED = tuple(
-  sysconfig.get_path(name)
-  for name in ('stdlib', 'platstdlib', 'purelib', 'platlib')
-)
+_STANDARD = tuple(sysconfig.get_path(name) for name in ('stdlib', 'platstdlib'))
 
 
 class KerasSettings(NamedTuple):
@@ -189,7 +186,9 @@ def _is_users(module: Any, own: str) -> bool:
   path = getattr(module, '__file__', None)
   if not isinstance(module, types.ModuleType) or not isinstance(path, str):
     return False
-  return path.endswith('.py') and not path.startswith((*_INSTALLED, own))
+  if not path.endswith('.py') or path.startswith((*_STANDARD, own)):
+    return False
+  return not installed.is_installed(path)
 
 
 def split_data(
