@@ -12,6 +12,7 @@ from typing import Any, NoReturn, TextIO, cast
 from absl import flags as absl_flags
 from absl import logging
 
+from safl_tf import version
 from safl_tf.util import errors
 
 from .flags import group, presets
@@ -55,7 +56,8 @@ def run(
 
   A mistake of the user ends the process with exit code 2 and one line; a full
   disk and other failures that are not a bug with exit code 1 and one line. The
-  `description` is the text of --help before the flags.
+  `description` is the text of --help before the flags. --version prints the
+  version.
   """
   _open_standard_files()
   logging.use_absl_handler()
@@ -68,6 +70,8 @@ def run(
     with _output(name):
       if _HELP & set(sys.argv[1:]):
         print(f'{(description or "").strip()}\n{group.help_text(flags)}')
+      elif '--version' in sys.argv[1:]:
+        print(f'{name} {version.__version__}')
       else:
         _parse(name, flags)
         presets.apply(flags)

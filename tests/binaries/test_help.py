@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+import safl_tf
 from binaries import partition
 from binaries.flags import data, presets, run_config
 from safl_tf.data.files import spec
@@ -46,11 +47,13 @@ def test_help(tmp_path):
   outcomes = programs.call_light(
     [('train', [option], tmp_path) for option in options]
     + [(program, ['--help'], tmp_path) for program in ('export', 'evaluate')]
+    + [('sweep', ['--version'], tmp_path)]
   )
   assert all((code, err) == (0, '') for code, _, err in outcomes)
-  train_help, *same, export_help, evaluate_help = [
+  train_help, *same, export_help, evaluate_help, version = [
     out for _, out, _ in outcomes
   ]
+  assert version == f'safl-sweep {safl_tf.__version__}\n'
   assert same == [train_help] * 3
   names = re.findall(r'^  --(?:\[no\])?(\w+): ', train_help, re.MULTILINE)
   wanted = programs.flag_names(run_config.RunConfig) | {'preset'}
