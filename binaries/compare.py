@@ -164,6 +164,8 @@ def _compare_saved(flags: absl_flags.FlagValues) -> None:
     flags.target_accuracy,
     saved_runs.shared_settings(saved),
     config.figure_formats,
+    'Runs compared',
+    **saved_runs.about(saved),
   )
   with output_folder.opened(path, 'comparison', 'experiment'):
     print(comparison.write(path, 'comparison', content))
@@ -211,7 +213,7 @@ def _write(
   target: float,
 ) -> str:
   """Writes all files of a comparison; returns the table as Markdown."""
-  from safl_tf.reporting import comparison, tables
+  from safl_tf.reporting import comparison, names, tables
 
   algorithms = list(dict.fromkeys(run.algorithm for run in runs))
   finished = [
@@ -226,6 +228,8 @@ def _write(
     target,
     runs_lib.shared_settings(runs, _VARIED),
     runs[0].figure_formats,
+    f'{", ".join(names.value("algorithm", a) for a in algorithms)} compared',
+    **runs_lib.about(runs),
   )
   return comparison.write(path, 'comparison', content)
 

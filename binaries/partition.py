@@ -53,6 +53,7 @@ class _Run(group.Group, topic='run'):
 def main(flags: absl_flags.FlagValues) -> None:
   """Writes the manifest, the report and the plot of a partition."""
   from safl_tf.data import heterogeneity, partition
+  from safl_tf.reporting import names as names_lib
   from safl_tf.reporting import plots
 
   data, config = Data.get(flags), Partition.get(flags)
@@ -84,9 +85,11 @@ def main(flags: absl_flags.FlagValues) -> None:
     atomic_io.write_text(folder / 'manifest.json', manifest)
     path = folder / 'heterogeneity.json'
     atomic_io.write_json(path, dataclasses.asdict(report))
-    title = f'{used_flags.get("partition", "manifest")} on {dataset.name}'
+    data_name = names_lib.value('dataset', dataset.name)
+    kind = used_flags.get('partition', 'manifest')
+    settings = f'{data_name}, {kind}, n = {clients.num_clients}'
     picture = folder / 'partition.png'
-    plots.partition(counts, names, picture, title)
+    plots.partition(counts, names, picture, settings)
     if exported is not None:
       _export(exported, dataset, clients)
   print(report)

@@ -80,6 +80,33 @@ def is_complete(config: RunConfig) -> bool:
   )
 
 
+def about(configs: Sequence[RunConfig]) -> dict[str, Any]:
+  """Returns what the page on some runs says of all of them.
+
+  Returns:
+    Attributes of `comparison.Comparison`: the algorithm, the subtitle of
+    charts, and the accuracy of guessing.
+  """
+  from safl_tf.reporting import names
+  from safl_tf.training import hparams as hparams_lib
+
+  shared = shared_settings(configs, ())
+  values = [config.to_dict() for config in configs]
+  same = {k: v for k, v in shared.items() if all(own[k] == v for own in values)}
+  guess = None
+  for config in configs:
+    hparams = hparams_lib.read(config.path)
+    if hparams is not None:
+      classes = hparams['identity'].get('num_classes')
+      guess = 1 / classes if classes else None
+      break
+  return {
+    'algorithm': same.get('algorithm'),
+    'subtitle': names.subtitle(same),
+    'guess': guess,
+  }
+
+
 def check_data(
   configs: Iterable[RunConfig], dataset: 'dataset_lib.Dataset'
 ) -> None:
@@ -95,6 +122,7 @@ def check_data(
 
 def describe(runs: Sequence[RunConfig], finished: int) -> list[str]:
   """Describes runs and their progress, in a sentence each."""
+  from safl_tf.reporting import names
 
   def values(read: Callable[[RunConfig], Any]) -> str:
     return ', '.join(dict.fromkeys(str(read(run)) for run in runs))
@@ -104,8 +132,9 @@ def describe(runs: Sequence[RunConfig], finished: int) -> list[str]:
   seeds = values(lambda run: run.seed)
   word = 'seeds' if ',' in seeds else 'seed'
   sentences = [
-    f'{values(lambda run: pathlib.Path(run.model).stem)} on '
-    f'{values(lambda run: run.dataset)}, {clients}{runs[0].rounds} rounds, '
+    f'{values(lambda run: names.value("model", pathlib.Path(run.model).stem))} '
+    f'on {values(lambda run: names.value("dataset", run.dataset))}, '
+    f'{clients}{runs[0].rounds} rounds, '
     f'{word} {seeds}.'
   ]
   if finished < len(runs):

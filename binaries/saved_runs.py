@@ -31,6 +31,7 @@ class SavedRun(NamedTuple):
     history: its rows of metrics, at least one.
     flags: those of safl-train that it used; None if Python code made it.
     test_data: digests of what it was evaluated on.
+    num_classes: None for other tasks.
   """
 
   path: pathlib.Path
@@ -38,6 +39,7 @@ class SavedRun(NamedTuple):
   history: list[dict[str, Any]]
   flags: dict[str, Any] | None
   test_data: tuple[Any, ...]
+  num_classes: int | None
 
 
 def find(patterns: str, own: pathlib.Path) -> list[SavedRun]:
@@ -88,7 +90,8 @@ def _read(path: pathlib.Path) -> SavedRun | None:
   identity = hparams['identity']
   test_data = tuple(identity.get(name) for name in _TEST_DATA)
   flags = _used(hparams['flags'])
-  return SavedRun(path, identity['seed'], history, flags, test_data)
+  classes = identity.get('num_classes')
+  return SavedRun(path, identity['seed'], history, flags, test_data, classes)
 
 
 def _used(flags: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -109,16 +112,18 @@ def to_compare(saved: Sequence[SavedRun]) -> 'list[tables.Run]':
 
   The setting of runs without flags is the name of their folder without seed.
   """
-  from safl_tf.reporting import tables
+  from safl_tf.reporting import names, tables
 
-  names = _differing(saved)
+  differing = _differing(saved)
   found: dict[tuple[str, int], SavedRun] = {}
   settings: dict[str, dict[str, Any]] = {}
   for run in saved:
-    setting = {name: _show(name, (run.flags or {}).get(name)) for name in names}
-    if not names:
+    setting = {
+      name: _show(name, (run.flags or {}).get(name)) for name in differing
+    }
+    if not differing:
       setting = {'run': _SEED.sub('', run.path.name) or run.path.name}
-    label = tables.label(setting)
+    label = names.setting(setting)
     settings.setdefault(label, setting)
     other = found.setdefault((label, run.seed), run)
     if other is not run:
@@ -157,4 +162,16 @@ def shared_settings(saved: Sequence[SavedRun]) -> dict[str, Any]:
     name: value
     for name, value in sorted(flags[0].items())
     if all(name in of and of[name] == value for of in flags)
+  }
+
+
+def about(saved: Sequence[SavedRun]) -> dict[str, Any]:
+  """Returns what the page on some runs says of all; see `runs.about`."""
+  from safl_tf.reporting import names
+
+  shared, classes = shared_settings(saved), saved[0].num_classes
+  return {
+    'algorithm': shared.get('algorithm'),
+    'subtitle': names.subtitle(shared),
+    'guess': 1 / classes if classes else None,
   }

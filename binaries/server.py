@@ -119,7 +119,7 @@ def _train(
     outputs=outputs.Outputs(
       config.export,
       False,
-      f'{config.algorithm}, {process.model.template.name} on {facts.name}',
+      {'model': process.model.template.name, 'dataset': facts.name},
       config.figure_formats,
     ),
   )

@@ -167,7 +167,7 @@ def _write(
   target: float,
 ) -> str:
   """Writes the report on finished runs; returns its table as Markdown."""
-  from safl_tf.reporting import comparison, tables
+  from safl_tf.reporting import comparison, names, tables
   from safl_tf.reporting import sweep as sweep_lib
 
   settings = [run.setting for run in runs]
@@ -187,6 +187,8 @@ def _write(
     target,
     runs_lib.shared_settings(configs, varied),
     configs[0].figure_formats,
+    f'Sweep over {", ".join(map(names.heading, runs[0].setting))}',
+    **runs_lib.about(configs),
   )
   return sweep_lib.write(
     path, content, [run.config.path for run, _ in finished]

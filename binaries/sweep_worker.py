@@ -35,9 +35,9 @@ class SweepRun(NamedTuple):
   @property
   def label(self) -> str:
     """The name of the run."""
-    from safl_tf.reporting import tables
+    from safl_tf.reporting import names
 
-    return f'{tables.label(self.setting)}, seed {self.config.seed}'
+    return f'{names.setting(self.setting)}, seed {self.config.seed}'
 
 
 class Check(NamedTuple):

@@ -80,7 +80,7 @@ def train(
       outputs.Outputs(
         config.export,
         config.client_table,
-        f'{config.algorithm}, {config.model} on {dataset.name}',
+        {'model': config.model, 'dataset': dataset.name},
         config.figure_formats,
       ),
       progress=progress,

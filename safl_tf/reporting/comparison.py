@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from safl_tf.reporting import charts as charts_lib
-from safl_tf.reporting import html, tables
+from safl_tf.reporting import html, names, tables
 from safl_tf.reporting import plots as plots_lib
 from safl_tf.util import atomic_io
 
@@ -28,7 +28,11 @@ class Comparison(NamedTuple):
     at_rounds: rounds to report the metric at; quarters if None.
     target: test accuracy to which rounds and megabytes are counted.
     shared: names and values of the settings that all runs share.
-    formats: of the figures: 'png', 'pdf' or 'svg'.
+    formats: of the figures, some of `choices.FIGURES`.
+    title: of the page; the folder's name if there is none.
+    algorithm: that of all runs, if they share one.
+    subtitle: of the charts: what all runs train on, and their n, ε and L.
+    guess: the accuracy of guessing, if that is known.
   """
 
   runs: Sequence[tables.Run]
@@ -37,6 +41,10 @@ class Comparison(NamedTuple):
   target: float = 0.9
   shared: Mapping[str, Any] | None = None
   formats: Sequence[str] = ('png',)
+  title: str = ''
+  algorithm: str | None = None
+  subtitle: str = ''
+  guess: float | None = None
 
 
 def write(
@@ -45,12 +53,12 @@ def write(
   """Writes all files of a comparison and returns its table as Markdown.
 
   Args:
-    folder: an existing folder, whose name is the title.
+    folder: an existing folder.
     name: of the files `name`.html, .md, .tex and .csv, which has a row per
       setting, beside runs.csv with a row per run and plots/.
     content: the runs.
   """
-  folder, runs = pathlib.Path(folder), content.runs
+  folder, runs, formats = pathlib.Path(folder), content.runs, content.formats
   at_rounds = content.at_rounds
   if at_rounds is None:
     at_rounds = tables.quarters(max(run.history[-1]['round'] for run in runs))
@@ -62,23 +70,31 @@ def write(
   drawn = _drawn(averaged)
   labels = list(dict.fromkeys(run.label for run in runs))
   shown = {labels[i] for i in drawn}
-  charts = charts_lib.comparison([run for run in runs if run.label in shown])
+  charts = charts_lib.comparison(
+    [run for run in runs if run.label in shown],
+    content.algorithm,
+    content.subtitle,
+    content.guess,
+  )
+  looks = next(iter(charts.values())).looks()
   heat = heat_map(averaged)
   notes = tables.notes(runs)
   if len(drawn) < len(averaged):
     notes += f' Curves are those of the {len(drawn)} best settings.'
   of_clients = tables.client_table(runs)
-  body = [
-    *map(html.paragraph, content.description),
-    html.table(lines, drawn, best if len(averaged) > 1 else None),
-    html.note(notes),
-    *([html.table(of_clients), html.note(_CLIENTS)] if of_clients else []),
-    *([html.heat_map(heat)] if heat else []),
-    html.charts(html.line_chart(c, 'setting') for c in charts.values()),
+  keys = dict(zip(drawn, looks, strict=True))
+  star = best if len(averaged) > 1 else None
+  figures = [
+    f'plots/{path.name}'
+    for file in [*charts, *(['heat_map'] if heat else [])]
+    for path in plots_lib.paths('', file, formats)
   ]
-  if content.shared:
-    body.append(html.settings('All settings', content.shared))
-  files: dict[str, str] = {}
+  title = content.title or folder.name
+  files: dict[str, str] = {
+    'runs.csv': tables.to_csv(rows),
+    f'{name}.csv': tables.to_csv(averaged),
+    f'{name}.tex': tables.to_latex(lines, left),
+  }
   markdown = f'{table}\n{notes}\n'
   if of_clients:
     columns = of_clients[0].index('seeds')
@@ -87,24 +103,29 @@ def write(
     table += f'\n{second}'
     files[f'{name}_clients.csv'] = tables.to_csv(tables.client_rows(runs))
     files[f'{name}_clients.tex'] = tables.to_latex(of_clients, columns)
-  introduction = '\n\n'.join([f'# {folder.name}', *content.description])
-  files |= {
-    'runs.csv': tables.to_csv(rows),
-    f'{name}.csv': tables.to_csv(averaged),
-    f'{name}.md': f'{introduction}\n\n{markdown}',
-    f'{name}.tex': tables.to_latex(lines, left),
-    f'{name}.html': html.page(folder.name, body),
-  }
+  introduction = '\n\n'.join([f'# {title}', *content.description])
+  files[f'{name}.md'] = f'{introduction}\n\n{markdown}'
+  body = [
+    *map(html.paragraph, content.description),
+    html.table(lines, keys, star),
+    html.note(notes),
+    *([html.table(of_clients), html.note(_CLIENTS)] if of_clients else []),
+    *([html.heat_map(heat)] if heat else []),
+    html.charts(html.line_chart(c, 'setting') for c in charts.values()),
+    html.heading('Download'),
+    html.downloads({'Data and tables': list(files), 'Figures': figures}),
+  ]
+  if content.shared:
+    body.append(html.settings('All settings', content.shared))
+  files[f'{name}.html'] = html.page(title, body)
   for file, text in files.items():
     atomic_io.write_text(folder / file, text)
   plots = folder / 'plots'
   plots.mkdir(exist_ok=True)
   for file, chart in charts.items():
-    path = plots_lib.paths(plots, file, content.formats)
-    charts_lib.chart(chart, path)
+    charts_lib.chart(chart, plots_lib.paths(plots, file, formats))
   if heat:
-    path = plots_lib.paths(plots, 'heat_map', content.formats)
-    charts_lib.heat_map(heat, path)
+    charts_lib.heat_map(heat, plots_lib.paths(plots, 'heat_map', formats))
   return table
 
 
@@ -125,11 +146,11 @@ def _drawn(rows: Sequence[tables.Row]) -> list[int]:
 
 def heat_map(rows: Sequence[tables.Row]) -> charts_lib.HeatMap | None:
   """Returns the final metric by two parameters, if exactly two differ."""
-  names = list(rows[0])[: list(rows[0]).index('seeds')]
+  keys = list(rows[0])[: list(rows[0]).index('seeds')]
   values = {
-    name: list(dict.fromkeys(row[name] for row in rows)) for name in names
+    name: list(dict.fromkeys(row[name] for row in rows)) for name in keys
   }
-  varied = [name for name in names if len(values[name]) > 1]
+  varied = [name for name in keys if len(values[name]) > 1]
   if len(varied) != 2 or any(None in values[name] for name in varied):
     return None
   metric = tables.metric_of(rows[0])
@@ -149,10 +170,10 @@ def heat_map(rows: Sequence[tables.Row]) -> charts_lib.HeatMap | None:
   unit = ' (%)' if metric.percent else ''
   return charts_lib.HeatMap(
     f'Final {metric.title.lower()}{unit}',
-    x_name.replace('_', ' '),
-    y_name.replace('_', ' '),
-    [tables.format_value(x) for x in xs],
-    [tables.format_value(y) for y in ys],
+    names.heading(x_name),
+    names.heading(y_name),
+    [names.value(x_name, x) for x in xs],
+    [names.value(y_name, y) for y in ys],
     means,
     texts,
     None if best is None else places[best],

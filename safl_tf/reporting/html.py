@@ -12,24 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from safl_tf.reporting import charts as charts_lib
+from safl_tf.reporting import theme
 
 _WIDTH, _HEIGHT = 480, 300
 _RIGHT, _TOP, _BOTTOM = 14, 12, 30  # margins; the left one fits the tick labels
 _DIGIT_WIDTH = 9  # at the font size of narrow screens
 _LINE_WIDTH = 2.0
 _STAR = ' <span class="star" title="best">★</span>'
-# Lighter tones of `charts_lib.COLORS` for dark pages.
-_DARK_COLORS = (
-  '#4FA3E8',
-  '#FF8642',
-  '#2CC79A',
-  '#E79CCB',
-  '#F0F0F0',
-  '#A5DBFF',
-  '#F5C24A',
-)
-# Distinct combinations of colour and dashes.
-CURVE_STYLES = math.lcm(len(charts_lib.COLORS), len(charts_lib.DASHES))
 
 
 def page(title: str, parts: Iterable[str]) -> str:
@@ -46,19 +35,14 @@ def page(title: str, parts: Iterable[str]) -> str:
 
 
 def style_sheet() -> str:
-  """Returns the CSS, with a class for the colour and dashes of each curve."""
+  """Returns the CSS, with the colours of the theme as variables."""
   rules = pathlib.Path(__file__).with_name('page.css').read_text('utf-8')
   light, dark = (
-    ' '.join(f'--c{i}: {color};' for i, color in enumerate(colors))
-    for colors in (charts_lib.COLORS, _DARK_COLORS)
+    ' '.join(f'--{name}: {color};' for name, color in colors.items())
+    for colors in (theme.LIGHT, theme.DARK)
   )
   rules += f':root {{ {light} }}\n'
   rules += f'@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}\n'
-  for i in range(CURVE_STYLES):
-    lengths = charts_lib.DASHES[i % len(charts_lib.DASHES)]
-    dashes = ' '.join(f'{_LINE_WIDTH * x:g}' for x in lengths) or 'none'
-    color = f'var(--c{i % len(charts_lib.COLORS)})'
-    rules += f'.s{i} {{ --color: {color}; --dashes: {dashes}; }}\n'
   return rules
 
 
@@ -83,26 +67,55 @@ def bullets(items: Iterable[str]) -> str:
   return f'<ul class="bullets">\n{inner}</ul>\n'
 
 
+def downloads(files: Mapping[str, Sequence[str]]) -> str:
+  """Returns links to files beside the page: what they hold -> their paths."""
+  items = ''
+  for what, paths in files.items():
+    links = ', '.join(
+      f'<a href="{html.escape(path)}" download>{html.escape(path)}</a>'
+      for path in paths
+    )
+    items += f'<li>{html.escape(what)}: {links}</li>\n'
+  return f'<ul class="downloads">\n{items}</ul>\n'
+
+
+def warning(text: str) -> str:
+  """Returns a paragraph that limits what the page may be read as."""
+  return f'<p class="warning">{html.escape(text)}</p>\n'
+
+
+def image(title: str, path: str, dark: str) -> str:
+  """Returns a figure from files beside the page, for light and dark pages."""
+  name, light, other = map(html.escape, (title, path, dark))
+  return (
+    f'<figure class="image"><figcaption>{name}</figcaption>\n<picture>'
+    f'<source media="(prefers-color-scheme: dark)" srcset="{other}">'
+    f'<img src="{light}" alt="{name}" loading="lazy"></picture></figure>\n'
+  )
+
+
 def table(
   lines: Sequence[Sequence[str]],
-  keys: Sequence[int] = (),
+  keys: Mapping[int, theme.Look] | None = None,
   best: int | None = None,
 ) -> str:
   """Returns a table of headings and cells; a wide one scrolls sideways.
 
   Args:
     lines: headings, then cells; the first column holds row headings.
-    keys: rows beside which line styles are drawn, in the order of the curves.
+    keys: rows beside which a sample of a line is drawn.
     best: the row to mark with a star.
   """
-  styles = {row: i for i, row in enumerate(keys)}
+  samples = {
+    row: _key(i, look) for i, (row, look) in enumerate((keys or {}).items())
+  }
   head = ''.join(
     f'<th scope="col">{html.escape(c).replace(" %", "&nbsp;%")}</th>'
     for c in lines[0]
   )
   body = ''
   for i, (name, *cells) in enumerate(lines[1:]):
-    key = _key(styles[i]) if i in styles else ''
+    key = samples.get(i, '')
     star = _STAR if i == best else ''
     others = ''.join(f'<td>{html.escape(cell)}</td>' for cell in cells)
     first = f'<th scope="row">{key}{html.escape(name)}{star}</th>'
@@ -158,21 +171,34 @@ def charts(figures: Iterable[str]) -> str:
 def line_chart(chart: charts_lib.Chart, key: str = 'algorithm') -> str:
   """Returns a chart: curves with bands, axes and a legend.
 
-  Every curve is a <g class="curve" data-KEY="its name">, even without points;
-  the key is the kind of name that curves have.
+  Every curve is a <g class="curve" data-KEY="its name">; the key is the kind of
+  name that curves have. The legend names those that have points.
   """
   title, x, y = map(html.escape, (chart.title, chart.x_label, chart.y_label))
+  sub = chart.subtitle and f'<small>{html.escape(chart.subtitle)}</small>'
+  looks, positions = chart.looks(), _positions(chart)
   legend = ''.join(
-    f'<li class="{_style(i)}">{_key(i)}{html.escape(curve.name)}'
-    f'{"" if curve.x else " (no values)"}</li>'
-    for i, curve in enumerate(chart.curves)
+    f'<li class="s{i}">{_key(i, look)}{html.escape(curve.name)}</li>'
+    for curve, look, i in zip(chart.curves, looks, positions, strict=True)
+    if len(curve.x) and not curve.is_paper
   )
+  if any(curve.is_paper and len(curve.x) for curve in chart.curves):
+    legend += (
+      '<li><svg class="key" viewBox="0 0 36 10" aria-hidden="true"><circle '
+      'class="paper" cx="18" cy="5" r="4"/></svg>the paper</li>'
+    )
   return (
-    f'<figure class="chart"><figcaption>{title}</figcaption>\n'
+    f'<figure class="chart"><figcaption>{title}{sub}</figcaption>\n'
     f'<div class="y">{y}</div>\n{_svg(chart, key)}<div class="x">{x}</div>\n'
     f'<ul class="legend">{legend}</ul>\n'
     '<div class="tip" hidden></div></figure>\n'
   )
+
+
+def _positions(chart: charts_lib.Chart) -> list[int]:
+  """Returns a number for each curve; the paper's have those of ours."""
+  names = list(dict.fromkeys(curve.name for curve in chart.curves))
+  return [names.index(curve.name) for curve in chart.curves]
 
 
 class _Axis(NamedTuple):
@@ -203,6 +229,7 @@ def _axes(chart: charts_lib.Chart) -> tuple[_Axis, _Axis]:
   """Returns axes that fit all curves; y starts and ends at ticks."""
   xs = [x for curve in chart.curves for x in curve.x] or [0.0, 1.0]
   ys = [y for curve in chart.curves for band in _band(curve) for y in band]
+  ys += chart.levels.values() if ys else ()
   ys = ys or [0.0, 1.0]
   y_min = -math.inf if chart.signed else 0
   y_max = math.inf if chart.y_max is None else chart.y_max
@@ -249,7 +276,18 @@ def _svg(chart: charts_lib.Chart, key: str) -> str:
     f'{text}</text>'
     for at, text in x.ticks()
   ]
-  curves = [_group(i, c, key, x, y) for i, c in enumerate(chart.curves)]
+  grid += [
+    f'<line class="level" x1="{x.start:g}" x2="{x.end:g}" y1="{at:.1f}" '
+    f'y2="{at:.1f}"/><text class="right" x="{x.start + 4:g}" y="{at + 13:.1f}">'
+    f'{html.escape(name)}, {value:.3g}</text>'
+    for name, value in chart.levels.items()
+    for at in [y.at(value)]
+  ]
+  looks, positions = chart.looks(), _positions(chart)
+  curves = [
+    _group(curve, i, look, key, x, y)
+    for curve, i, look in zip(chart.curves, positions, looks, strict=True)
+  ]
   label = html.escape(f'{chart.title}: {chart.y_label} by {chart.x_label}')
   return (
     f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
@@ -259,27 +297,36 @@ def _svg(chart: charts_lib.Chart, key: str) -> str:
 
 
 def _group(
-  i: int, curve: charts_lib.Curve, key: str, x: _Axis, y: _Axis
+  curve: charts_lib.Curve,
+  i: int,
+  look: theme.Look,
+  key: str,
+  x: _Axis,
+  y: _Axis,
 ) -> str:
-  """Returns the i-th curve and its band, with the data as attributes."""
+  """Returns a curve and its band, with the data as attributes."""
   line = _points(curve.x, curve.y, x, y)
   shapes = ''
   if curve.spread:
     lows, highs = zip(*_band(curve), strict=True)
     outline = _points(curve.x, highs, x, y) + _points(curve.x, lows, x, y)[::-1]
     shapes += f'<polygon class="band" points="{" ".join(outline)}"/>'
-  shapes += f'<polyline class="line" points="{" ".join(line)}"/>'
-  if len(curve.x) <= charts_lib.MAX_MARKERS:
+  hidden = ' none' if curve.is_paper else ''
+  shapes += f'<polyline class="line{hidden}" points="{" ".join(line)}"/>'
+  if curve.is_paper or len(curve.x) <= charts_lib.MAX_MARKERS:
+    dot = 'class="paper" r="5"' if curve.is_paper else 'class="dot" r="3.5"'
     for point in line:
       cx, cy = point.split(',')
-      shapes += f'<circle class="dot" cx="{cx}" cy="{cy}" r="3.5"/>'
+      shapes += f'<circle {dot} cx="{cx}" cy="{cy}"/>'
   data = ''.join(
     f' data-{name}="{" ".join(map(_format, values))}"'
-    for name, values in zip(('x', 'y', 'spread'), curve[1:], strict=True)
+    for name, values in zip(('x', 'y', 'spread'), curve[1:4], strict=True)
   )
-  name = html.escape(curve.name)
-  look = f'class="curve {_style(i)}"'
-  return f'<g {look} data-{key}="{name}"{data}>{shapes}</g>\n'
+  name = html.escape(curve.name + (', paper' if curve.is_paper else ''))
+  return (
+    f'<g class="curve s{i}" {_style(look)} data-{key}="{name}"{data}>'
+    f'{shapes}</g>\n'
+  )
 
 
 def _format(value: float) -> str:
@@ -295,14 +342,18 @@ def _points(
   return [f'{x.at(a):.1f},{y.at(b):.1f}' for a, b in pairs]
 
 
-def _style(i: int) -> str:
-  """Returns the class of the i-th curve and of its legend entries."""
-  return f's{i % CURVE_STYLES}'
-
-
-def _key(i: int) -> str:
-  """Returns a sample of the i-th curve's line."""
+def _style(look: theme.Look) -> str:
+  """Returns the attribute that gives a curve its colour and dashes."""
+  dashes = ' '.join(f'{_LINE_WIDTH * length:g}' for length in look.dashes)
+  tint = f' --tint: {100 * look.tint:.3g}%;' if look.tint else ''
   return (
-    f'<svg class="key {_style(i)}" viewBox="0 0 36 10" aria-hidden="true">'
-    '<polyline class="line" points="1,5 35,5"/></svg>'
+    f'style="--color: var(--{look.color});{tint} --dashes: {dashes or "none"};"'
+  )
+
+
+def _key(i: int, look: theme.Look) -> str:
+  """Returns a sample of a curve's line."""
+  return (
+    f'<svg class="key s{i}" {_style(look)} viewBox="0 0 36 10" '
+    'aria-hidden="true"><polyline class="line" points="1,5 35,5"/></svg>'
   )

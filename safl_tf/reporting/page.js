@@ -32,7 +32,7 @@ for (const figure of document.querySelectorAll('figure.chart')) {
   svg.addEventListener('pointerleave', () => { tip.hidden = true; });
 }
 // A click on a name in a legend hides or shows its curves in all charts.
-for (const item of document.querySelectorAll('.legend li')) {
+for (const item of document.querySelectorAll('.legend li[class]')) {
   const same = '.' + item.classList[0];
   item.tabIndex = 0;
   item.setAttribute('role', 'button');

@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import tqdm
 
-from safl_tf.reporting import comparison, hparams_plugin, metrics, tables
+from safl_tf.reporting import (
+  comparison,
+  hparams_plugin,
+  metrics,
+  names,
+  tables,
+)
 from safl_tf.util import digests, errors, output_folder, validation
 
 if TYPE_CHECKING:
@@ -42,7 +48,7 @@ def product(grid: Mapping[str, Iterable[Any]]) -> list[dict[str, Any]]:
 def run_name(setting: Setting, seed: int) -> str:
   """Returns the name of a run's folder, which depends on nothing else."""
   values = [
-    f'{name}_{tables.format_value(value)}'
+    f'{name}_{names.plain(value)}'
     for name, value in setting.items()
     if value is not None
   ]
@@ -138,11 +144,15 @@ def sweep(
   validation.limited('target', target, 'target_accuracy')
   folder = pathlib.Path(output_dir)
   finished: list[tables.Run] = []
+  abouts: list[dict[str, Any]] = []
 
   def report() -> None:
     done = sorted(finished, key=lambda run: settings.index(dict(run.setting)))
     paths = [folder / run_name(run.setting, run.seed) for run in done]
-    write(folder, comparison.Comparison(done, target=target), paths)
+    title = f'Sweep over {", ".join(map(names.heading, grid))}'
+    of = {k: v for k, v in abouts[0].items() if all(a[k] == v for a in abouts)}
+    content = comparison.Comparison(done, target=target, title=title, **of)
+    write(folder, content, paths)
 
   with output_folder.opened(folder, 'sweep', 'output_dir'):
     report_now_and_then = occasionally(report)
@@ -156,6 +166,7 @@ def sweep(
         hint = 'must return the result of safl_tf.train'
         raise errors.InputError('function', type(result).__name__, hint)
       finished.append(tables.Run(setting, seed, history))
+      abouts.append(_about(result.process, setting))
       report_now_and_then()
     report()
   return pd.DataFrame(
@@ -165,6 +176,18 @@ def sweep(
       for row in run.history
     ]
   )
+
+
+def _about(process: Any, setting: Setting) -> dict[str, Any]:
+  """Returns what a run has besides its own setting; see `Comparison`."""
+  algorithm, clients = process.algorithm, process.clients
+  values = {'num_clients': clients.num_clients, **algorithm.settings}
+  shared = {key: v for key, v in values.items() if key not in setting}
+  return {
+    'algorithm': algorithm.name,
+    'subtitle': names.subtitle(shared),
+    'guess': 1 / clients.num_classes if clients.num_classes else None,
+  }
 
 
 def _check(function: Any, grid: Any, seeds: Any) -> Mapping[str, Sequence[Any]]:

@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from safl_tf.reporting import metrics
+from safl_tf.reporting import metrics, names
 
 Row = dict[str, Any]
 
@@ -54,27 +54,7 @@ class Run(NamedTuple):
   @property
   def label(self) -> str:
     """The name of the setting."""
-    return label(self.setting)
-
-
-def label(setting: Mapping[str, Any]) -> str:
-  """Names a setting: 'safl' or 'epsilon 0.1, temperature 10'."""
-  values = {k: format_value(v) for k, v in setting.items() if v is not None}
-  if list(setting) == ['algorithm']:
-    return values['algorithm']
-  names = [f'{k.replace("_", " ")} {v}' for k, v in values.items()]
-  return ', '.join(names) or 'all'
-
-
-def format_value(value: Any) -> str:
-  """Formats a value of a setting; - if it is not used."""
-  if value is None:
-    return '-'
-  if isinstance(value, bool):
-    return str(value).lower()
-  return (
-    str(value).removesuffix('.0') if isinstance(value, float) else str(value)
-  )
+    return names.setting(self.setting)
 
 
 def quarters(rounds: int) -> list[int]:
@@ -141,13 +121,13 @@ def setting_rows(rows: Sequence[Row]) -> list[Row]:
   Every number X becomes X_mean and X_sd, see `mean_and_sd`.
   """
   columns = list(rows[0])
-  names, numbers = _split(columns, 'seed')
+  keys, numbers = _split(columns, 'seed')
   groups: dict[tuple[Any, ...], list[Row]] = {}
   for row in rows:
-    groups.setdefault(tuple(row[name] for name in names), []).append(row)
+    groups.setdefault(tuple(row[key] for key in keys), []).append(row)
   averaged = []
   for values, runs in groups.items():
-    average: Row = dict(zip(names, values, strict=True)) | {'seeds': len(runs)}
+    average: Row = dict(zip(keys, values, strict=True)) | {'seeds': len(runs)}
     reached = runs
     if 'target_accuracy' in numbers:
       reached = [row for row in runs if row['rounds_to_target'] is not None]
@@ -187,7 +167,7 @@ def metric_of(row: Row) -> metrics.Metric:
 def table(rows: Sequence[Row]) -> list[list[str]]:
   """Formats `setting_rows` as text: a line of headings, then the cells."""
   metric = metric_of(rows[0])
-  name, (names, _) = metric.name, _split(list(rows[0]), 'seeds')
+  name, (keys, _) = metric.name, _split(list(rows[0]), 'seeds')
   matches = [re.fullmatch(rf'{name}_round_(\d+)_mean', key) for key in rows[0]]
   unit = ' (%)' if metric.percent else f' {name}'
 
@@ -215,7 +195,7 @@ def table(rows: Sequence[Row]) -> list[list[str]]:
 
   cells = [
     {
-      **{key.replace('_', ' '): format_value(row[key]) for key in names},
+      **{names.heading(key): names.value(key, row[key]) for key in keys},
       'seeds': str(row['seeds']),
       **{
         f'round {match[1]}{unit}': score(row, f'{name}_round_{match[1]}')
@@ -274,13 +254,13 @@ def client_table(runs: Sequence[Run]) -> list[list[str]]:
   if not rows:
     return []
   factor, digits = (100.0, 1) if found[0].percent else (1.0, 4)
-  names, _ = _split(list(rows[0]), 'seeds')
+  keys, _ = _split(list(rows[0]), 'seeds')
   unit = ' (%)' if found[0].percent else ''
-  head = [*(n.replace('_', ' ') for n in names), 'seeds']
+  head = [*map(names.heading, keys), 'seeds']
   head += [f'{title}{unit}' for title in metrics.STATISTICS.values()]
   lines = [head]
   for row in rows:
-    cells = [format_value(row[name]) for name in names]
+    cells = [names.value(key, row[key]) for key in keys]
     cells.append(str(row['seeds']))
     for name in metrics.STATISTICS:
       mean, sd = row[f'{name}_mean'], row[f'{name}_sd']

@@ -24,13 +24,14 @@ class Outputs:
     export: formats of export/: 'both', 'savedmodel', 'keras' or 'none'.
     client_table: whether to write clients.csv also if clients have no test
       examples of their own.
-    title: of the plots; the algorithm and the number of clients by default.
-    figure_formats: of the plots: 'png', 'pdf' or 'svg'.
+    settings: what the plots say of the run, see `names.subtitle`; the rules
+      and the number of clients are added.
+    figure_formats: of the plots, some of `choices.FIGURES`.
   """
 
   export: str = 'both'
   client_table: bool = False
-  title: str | None = None
+  settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   figure_formats: Sequence[str] = ('png',)
 
   def __post_init__(self) -> None:
@@ -74,14 +75,14 @@ def _report(
       process, result.state, result.client_scores
     )
     metrics_log.write_clients(directory.path, table)
-  clients, name = process.clients, process.algorithm.name
+  clients = process.clients
   has_labels = clients.num_classes is not None and clients.has_examples
   plots.write_all(
     directory.path,
     result.history,
     clients.label_counts() if has_labels else None,
     metadata['class_names'],
-    outputs.title or f'{name}, {clients.num_clients} clients',
+    result_lib.subject(process, **outputs.settings),
     outputs.figure_formats,
     clients.sizes,
   )

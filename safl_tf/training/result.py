@@ -12,6 +12,7 @@ if TYPE_CHECKING:
   import pandas as pd
 
   from safl_tf.core import process, state
+  from safl_tf.reporting import plots
   from safl_tf.training import client_evaluation
 
 Row = dict[str, Any]
@@ -54,7 +55,7 @@ class Result:
 
   def plot(self) -> Any:
     """Returns a matplotlib figure of accuracy, loss and other metrics."""
-    return plot(self.history, self._title)
+    return plot(self.history, subject(self.process))
 
   def __repr__(self) -> str:
     return f'Result({format_values({"": self._title, **self._values})})'
@@ -79,11 +80,20 @@ def to_frame(history: Sequence[Row]) -> 'pd.DataFrame':
   return frame.apply(pd.to_numeric)
 
 
-def plot(history: Sequence[Row], title: str) -> Any:
+def plot(history: Sequence[Row], of: 'plots.Subject') -> Any:
   """Returns a matplotlib figure of a history."""
   from safl_tf.reporting import plots
 
-  return plots.curves(history, title)
+  return plots.curves(history, of)
+
+
+def subject(process: 'process.FederatedProcess', **settings: Any) -> Any:
+  """Returns what figures say of a run: its rules, n, and these settings."""
+  from safl_tf.reporting import plots
+
+  algorithm, clients = process.algorithm, process.clients
+  known = {'num_clients': clients.num_clients, **algorithm.settings}
+  return plots.subject(algorithm.name, known | settings, clients.num_classes)
 
 
 def summary(history: Sequence[Row]) -> dict[str, Any]:

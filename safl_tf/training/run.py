@@ -52,6 +52,7 @@ class Run:
     if hparams is None:
       hint = 'is not the folder of a run (it has no hparams.json)'
       raise errors.InputError('path', path, hint)
+    self._num_classes: int | None = hparams['identity'].get('num_classes')
     self.flags: dict[str, Any] = (
       hparams['flags'] or hparams.get('settings') or hparams['identity']
     )
@@ -104,7 +105,11 @@ class Run:
 
   def plot(self) -> Any:
     """Returns a matplotlib figure of accuracy, loss and other metrics."""
-    return result_lib.plot(self._rows, self.path.name)
+    from safl_tf.reporting import plots
+
+    name = self.flags.get('algorithm') or 'own'
+    of = plots.subject(name, self.flags, self._num_classes)
+    return result_lib.plot(self._rows, of)
 
   def __repr__(self) -> str:
     return f'Run({result_lib.format_values({"": self.path, **self._values})})'

@@ -63,7 +63,7 @@ AGGREGATORS = (
   'ida',
   'astw',
 )
-FIGURES = ('png', 'pdf', 'svg')
+FIGURES = ('png', 'pdf', 'svg', 'dark.png', 'dark.svg')
 IDA_NORMS = ('l1', 'l2')
 IDA_REFERENCES = ('mean', 'size')
 INITS = ('auto', 'per_client', 'shared')

@@ -112,7 +112,7 @@ def test_files(made):
   names = {f'{name}_seed{seed}' for name, seed in PAIRS}
   created = {path.name for path in made.iterdir()}
   assert created == {*names, *FILES, 'plots', '.safl_tf'}
-  for name in ('accuracy', 'loss', 'traffic'):
+  for name in ('accuracy', 'loss'):
     image = (made / 'plots' / f'{name}.png').read_bytes()
     assert image.startswith(b'\x89PNG')
   assert not list(made.rglob('.partial-*'))
@@ -140,25 +140,25 @@ def test_files(made):
 def test_texts(made):
   text = (made / 'comparison.md').read_text()
   assert text.startswith(
-    '# both\n\ndense on mnist_sample, 4 clients, 2 rounds, '
+    '# FedAvg, SAFL compared\n\ndense on the MNIST sample, 4 clients, 2 rounds'
   )
   assert 'seeds 0, 1.\n' in text
-  lines = re.findall(r'^\| (?:fedavg|safl) .*$', text, re.MULTILINE)
+  lines = re.findall(r'^\| (?:FedAvg|SAFL) .*$', text, re.MULTILINE)
   assert len(lines) == 2
   assert all('not reached' in line and ' ± ' in line for line in lines)
   page = (made / 'comparison.html').read_text()
-  assert '<title>both</title>' in page
+  assert '<title>FedAvg, SAFL compared</title>' in page
   assert '<dt>epsilon</dt><dd>0.3</dd>' in page
   assert '<dt>algorithm</dt>' not in page
-  assert len(re.findall('class="curve [^>]* data-setting="safl"', page)) == 3
+  assert len(re.findall('class="curve [^>]* data-setting="SAFL"', page)) == 2
 
 
 @browser.needed
 def test_page_in_a_browser(made, tmp_path):
   dom = browser.render(made / 'comparison.html', tmp_path)
-  for name in ('fedavg', 'safl'):
+  for name in ('FedAvg', 'SAFL'):
     curves = re.findall(rf'<g class="curve [^>]*data-setting="{name}"', dom)
-    assert len(curves) == 3
+    assert len(curves) == 2
   assert 'role="button"' in dom  # the script has run
 
 

@@ -311,12 +311,12 @@ def test_several_seeds_and_a_stop(call, fake, tmp_path):
   outcome = call('reproduce', *command, '--scale=smoke', '--seeds=0,1')
   assert outcome.code == 130
   text = (tmp_path / 'fraction_smoke' / 'report.md').read_text()
-  assert '\n- Seeds: 0, 1\n- Finished runs: 9 of 12\n' in text
+  assert '\n- Seeds: 0, 1\n- Finished runs: 13 of 18\n' in text
   assert re.search(r'\| FedAvg, R = 0.3 .* ± ', text)
   assert not re.search(r'\| SAFL, R = 0.7 .* ± ', text)
   logged = re.findall('^part (.*); about .* left$', outcome.err, re.MULTILINE)
-  assert logged[0] == '1 of 12: fedavg_R0.3, seed 0'
-  assert logged[9:] == ['10 of 12: safl_R0.5, seed 1']
+  assert logged[0] == '1 of 18: fedavg_R0.3, seed 0'
+  assert logged[13:] == ['14 of 18: safl_R0.5, seed 1']
 
 
 def job(name, scale, *flags):

@@ -22,7 +22,7 @@ COMMAND = (
   '--figures=svg',
 )
 GRID = ('--grid=learning_rate=1e38,0.01', '--grid=epsilon=0.5')
-FAILED = 'learning rate 1e+38, epsilon 0.5, seed 0: round 1: no update of the '
+FAILED = 'α = 1e+38, ε = 0.5, seed 0: round 1: no update of the '
 
 
 def command(folder, dense, *more):
@@ -89,7 +89,7 @@ def test_a_run_that_fails_does_not_end_the_others(made):
   assert lines[-2].startswith(FAILED)
   assert 'Traceback' not in outcome.err
   [finished] = [line for line in lines if line.endswith('is finished')]
-  assert ': learning rate 0.01, epsilon 0.5, seed 0 is' in finished
+  assert ': α = 0.01, ε = 0.5, seed 0 is' in finished
   assert f'page  {folder / "sweep.html"}\n' in outcome.out
 
 
@@ -238,7 +238,7 @@ def test_grid_and_seeds():
   folder = pathlib.Path('runs', 'sweep_mnist_sample')
   assert found[1].config.path == folder / 'epsilon_0.1_temperature_80_seed0'
   assert found[1].config.epsilon == 0.1
-  assert found[1].label == 'epsilon 0.1, temperature 80, seed 0'
+  assert found[1].label == 'ε = 0.1, L = 80, seed 0'
   assert {run.config.export for run in found} == {'none'}
 
 

@@ -1,6 +1,7 @@
 import contextlib
 import csv
 import io
+import re
 
 import pytest
 from PIL import Image
@@ -59,13 +60,17 @@ def test_report(folder, rows):
 
 
 def test_pictures(folder):
-  names = {path.stem for path in folder.glob('*.png')}
+  names = {path.name.split('.')[0] for path in folder.glob('*.png')}
   wanted = {f'mse_{study}' for study in STUDIES}
   assert names == wanted | {'final_by_n', 'conditions'}
   for path in folder.glob('*.png'):
     with Image.open(path) as image:
       image.load()
       assert image.size[0] >= 840  # room for the legend
+  page = (folder / 'report.html').read_text()
+  files = re.findall('(?:src|srcset|href)="([^"]+)"', page)
+  assert {path.name for path in folder.glob('*.png')} < set(files)
+  assert all((folder / file).is_file() for file in files)
 
 
 def test_summary_is_printed(finished):

@@ -36,20 +36,13 @@ def no_pictures(monkeypatch):
     )
 
 
-def test_labels():
-  assert tables.label({'algorithm': 'safl'}) == 'safl'
-  setting = {'learning_rate': 10.0, 'nu': None, 'flag': True, 'n': 3}
-  assert tables.label(setting) == 'learning rate 10, flag true, n 3'
-  assert tables.label({'nu': None}) == 'all'
-
-
 def test_rows_by_setting():
   averaged = rows(make_runs())
   assert [(r['epsilon'], r['temperature']) for r in averaged] == GRID
   assert {row['seeds'] for row in averaged} == {2}
   assert tables.best_row(averaged) == 2
   headings, *lines = tables.table(averaged)
-  assert headings[:3] == ['epsilon', 'temperature', 'seeds']
+  assert headings[:3] == ['ε', 'L', 'seeds']
   assert lines[2][:3] == ['0.5', '10', '2']
 
 
@@ -69,8 +62,8 @@ def test_lower_losses_are_better():
 
 def test_heat_map():
   heat = comparison.heat_map(rows(make_runs()))
-  assert (heat.y_label, heat.y) == ('epsilon', ['0.1', '0.5'])
-  assert (heat.x_label, heat.x) == ('temperature', ['10', '80'])
+  assert (heat.y_label, heat.y) == ('ε', ['0.1', '0.5'])
+  assert (heat.x_label, heat.x) == ('L', ['10', '80'])
   assert heat.best == (1, 0)
   assert heat.texts[1][0] == '49.5 ± 0.7'
   page = html.heat_map(heat)
@@ -101,15 +94,18 @@ def test_files(tmp_path):
   texts = {f'sweep.{suffix}' for suffix in ('csv', 'html', 'md', 'tex')}
   assert names == {*texts, 'runs.csv', 'plots'}
   figures = {path.name for path in (tmp_path / 'plots').iterdir()}
-  stems = ('accuracy', 'loss', 'traffic', 'heat_map')
+  stems = ('accuracy', 'loss', 'heat_map')  # all upload the same
   assert figures == {f'{s}.{f}' for s in stems for f in ('svg', 'pdf')}
   text = (tmp_path / 'sweep.md').read_text()
   assert 'A sentence.' in text and table in text
   page = (tmp_path / 'sweep.html').read_text()
   assert page.count('<table>') == 2
-  label = 'data-setting="epsilon 0.5, temperature 10"'
-  assert page.count(label) == 3
+  label = 'data-setting="ε = 0.5, L = 10"'
+  assert page.count(label) == 2
   assert '<dt>nu</dt><dd>0.5</dd>' in page
+  files = re.findall('<a href="([^"]+)" download>', page)
+  assert {f'plots/{name}' for name in figures} < set(files)
+  assert all((tmp_path / file).is_file() for file in files)
 
 
 @pytest.mark.slow
@@ -131,7 +127,7 @@ def test_curves_of_the_best_settings(tmp_path, no_pictures):
   comparison.write(tmp_path, 'many', comparison.Comparison(runs))
   page = (tmp_path / 'many.html').read_text()
   curves = re.findall('class="curve [^>]* data-setting="(.*?)"', page)
-  assert curves == [f'a{i:02}' for i in range(6, 20)] * 3
+  assert curves == [f'a{i:02}' for i in range(6, 20)] * 2
   assert 'those of the 14 best settings' in page
   assert len(re.findall('<tr><th scope="row"><svg class="key s0', page)) == 1
   assert '<th scope="row">a05</th>' in page

@@ -16,7 +16,10 @@ STRING, BOOL, NUMBER = 1, 2, 3
 def fake(a, b='x', *, seed, output_dir):
   """In place of a training."""
   run = test_tables.make_run('', seed, [a / 10, (a + seed) / 10])
-  return types.SimpleNamespace(history=run.history)
+  algorithm = types.SimpleNamespace(name='safl', settings={'epsilon': 0.3})
+  clients = types.SimpleNamespace(num_clients=4, num_classes=10)
+  process = types.SimpleNamespace(algorithm=algorithm, clients=clients)
+  return types.SimpleNamespace(history=run.history, process=process)
 
 
 @pytest.fixture

@@ -79,7 +79,7 @@ def test_files_are_those_of_the_program(runs):
     'plots',
   }
   plots = {path.stem for path in (runs[0] / 'safl' / 'plots').iterdir()}
-  assert plots == {'accuracy', 'annealing', 'loss', 'partition', 'uploads'}
+  assert plots == {'accuracy', 'annealing', 'loss', 'partition'}
   assert (runs[0] / 'safl' / 'export' / 'model.keras').is_file()
   assert not (runs[0] / 'avg' / 'export').exists()
   assert not (runs[0] / 'avg' / 'clients.csv').exists()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from safl_tf.experiments.paper import results as results_lib
 from safl_tf.experiments.paper import tables
+from safl_tf.reporting import names
 
 if TYPE_CHECKING:
   import pandas as pd
@@ -22,6 +23,7 @@ AGREES, DIFFERS = 'agrees', 'does not agree'
 UNTESTED, MISSING = 'not tested at this scale', 'runs missing'
 VERDICTS = (AGREES, DIFFERS, UNTESTED, MISSING)
 
+_SMOKE = 'tests the program only'
 _SMALLER, _ROUNDS = 'smaller than in the paper', 'too few rounds'
 _RULES = ('minus', 'reaches', 'measure', 'round', 'is', 'value', 'says')
 _HOLDS = {
@@ -84,6 +86,10 @@ def claims(results: Results, paper: PaperNumbers) -> 'pd.DataFrame':
     else:
       checked = [_statement(claim, results, paper)]
     rows += [row._replace(quote=claim.get('says', '')) for row in checked]
+  if results.plan.scale == 'smoke':
+    rows = [
+      row if row.verdict == MISSING else row.untested(_SMOKE) for row in rows
+    ]
   return pd.DataFrame(rows, columns=Claim._fields)
 
 
@@ -109,7 +115,7 @@ def _best(
 ) -> Claim:
   """Checks which cell of an algorithm has the lowest loss or best accuracy."""
   algorithm, goal = claim['algorithm'], results_lib.describe(claim['best'])
-  label = f'{results_lib.ALGORITHMS[algorithm]}: best {measure}'
+  label = f'{names.ALGORITHMS[algorithm]}: best {measure}'
   members = [
     number
     for number in numbers

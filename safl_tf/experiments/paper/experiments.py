@@ -242,21 +242,22 @@ def _biased_share(scale: str) -> Iterator[plans.Part]:
   rounds = {'paper': 100, 'cpu': 40, 'smoke': 3}[scale]
   shared = {'partition': 'biased', 'num_clients': n, 'rounds': rounds}
   labels = {'same digit': 2, 'different digits': None}
-  variations: list[tuple[Flags, Flags]] = [({'share': 0}, {'biased_label': 2})]
+  paper_rounds = 100 if scale == 'smoke' else None
+  variations: list[tuple[dict[str, Any], int | None]] = [({'share': 0}, 2)]
   for share in (0.1, 0.25, 0.5):
     for digits, label in labels.items():
-      own = {} if label is None else {'biased_label': label}
-      variations.append(({'share': share, 'digits': digits}, own))
-  gates = ({}, {}, {'holdout': 0.0}, {'holdout': 0.2})
-  algorithms = (*_PAIR, 'extended_safl', 'extended_safl')
-  for cell, own in variations:
-    kind = cell.get('digits', 'none').split()[0]
-    for algorithm, gate in zip(algorithms, gates, strict=True):
-      held_out = {key: value for key, value in gate.items() if value}
-      suffix = f'{100 * cell["share"]:g}_{kind}' + '_holdout' * bool(held_out)
-      flags = {**shared, **own, **held_out, 'biased_fraction': cell['share']}
-      own_cell = {'algorithm': algorithm, **gate, **cell}
-      yield _part(scale, own_cell, suffix, flags, None)
+      variations.append(({'share': share, 'digits': digits}, label))
+  for cell, label in variations:
+    own = {} if label is None else {'biased_label': label}
+    share, digits = cell['share'], cell.get('digits', 'none')
+    suffix = f'{100 * share:g}_{digits.split()[0]}'
+    flags = {**shared, **own, 'biased_fraction': share}
+    yield from _parts(scale, flags, [(cell, suffix, {})], paper_rounds)
+    # The gate measures on the training data, or on data held out for it.
+    for end, holdout in (('', 0.0), ('_holdout', 0.2)):
+      gated = {'algorithm': 'extended_safl', 'holdout': holdout, **cell}
+      held_out = {'holdout': holdout} if holdout else {}
+      yield _part(scale, gated, suffix + end, {**flags, **held_out}, paper_rounds)
 
 
 def _learning_rate(scale: str) -> Iterator[plans.Part]:
@@ -266,7 +267,9 @@ def _learning_rate(scale: str) -> Iterator[plans.Part]:
     100: _HALF_OF_100 | {'rounds': 80},
   }
   if scale == 'smoke':
-    sizes = dict.fromkeys(sizes, {})
+    sizes = {n: {} for n in sizes}
+  if scale == 'paper':
+    sizes = {n: {**flags, 'rounds': 100} for n, flags in sizes.items()}
   variations = [
     (
       {'n': n, 'learning_rate': rate},

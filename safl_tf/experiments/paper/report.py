@@ -9,7 +9,7 @@ from safl_tf.experiments.paper import experiments, figures, plans, tables
 from safl_tf.experiments.paper import results as results_lib
 from safl_tf.reporting import charts as charts_lib
 from safl_tf.reporting import html as html_lib
-from safl_tf.reporting import plots
+from safl_tf.reporting import names, plots
 from safl_tf.reporting import tables as tables_lib
 from safl_tf.util import atomic_io
 
@@ -23,6 +23,12 @@ _NOTE = (
   "for the paper's round 50. ± is the sample standard deviation over seeds. - "
   'is a missing value.'
 )
+_SMOKE = (
+  'This is a test of the program. It cannot tell whether a claim of the paper '
+  'holds: a few clients with a few digits each train for a few rounds, so no '
+  'claim is judged and no figure says anything about the algorithms. '
+  'Use --scale=cpu or paper for results.'
+)
 _CLAIMS_NOTE = (
   'Numbers agree within 2 points of accuracy, 0.05 of loss or 5 % of uploads; '
   'leads are in points of accuracy. Of runs that are smaller than in the paper '
@@ -35,6 +41,11 @@ _MARKDOWN: Mapping[str, Callable[[Any], str]] = {
   'title': lambda text: f'# {text}',
   'heading': lambda text: f'## {text}',
   'note': str,
+  'warning': lambda text: f'> {text}',
+  'downloads': lambda files: '\n'.join(
+    f'- {what}: ' + ', '.join(f'[{path}]({path})' for path in paths)
+    for what, paths in files.items()
+  ),
   'list': lambda texts: '\n'.join(f'- {text}' for text in texts),
   'table': lambda lines: tables_lib.to_markdown(lines).rstrip(),
   'charts': lambda charts: '\n\n'.join(
@@ -48,6 +59,8 @@ _HTML: Mapping[str, Callable[[Any], str]] = {
   'title': lambda text: '',  # the page has it
   'heading': html_lib.heading,
   'note': html_lib.note,
+  'warning': html_lib.warning,
+  'downloads': html_lib.downloads,
   'list': html_lib.bullets,
   'table': html_lib.table,
   'charts': lambda charts: html_lib.charts(
@@ -76,14 +89,18 @@ def write(
   claims = claims_lib.claims(results, paper)
   values = tables.values(tables.numbers(results, paper))
   (folder / 'figures').mkdir(parents=True, exist_ok=True)
+  files: dict[str, list[str]] = {'Data': [], 'Figures': []}
   for name, frame in (('claims', claims), ('values', values)):
     if len(frame):
       _write_csv(folder / f'{name}.csv', frame)
+      files['Data'].append(f'{name}.csv')
   charts = figures.figures(results, paper)
   for name, chart in charts.items():
     _write_csv(folder / 'figures' / f'{name}.csv', _points(chart))
     paths = plots.paths(folder / 'figures', name, formats)
     charts_lib.chart(chart, paths)
+    files['Data'].append(f'figures/{name}.csv')
+    files['Figures'] += [f'figures/{path.name}' for path in paths]
   content = tables.tables(results, paper)
   if len(claims):
     content['Verdicts'] = _count(claims)
@@ -94,6 +111,8 @@ def write(
     *_body(content, claims),
     ('heading', 'Figures'),
     ('charts', {f'{name}.{formats[0]}': charts[name] for name in charts}),
+    ('heading', 'Download'),
+    ('downloads', files),
     *_flags(results.plan),
   ]
   text = '\n\n'.join(_MARKDOWN[kind](content) for kind, content in blocks)
@@ -108,6 +127,8 @@ def _introduction(
 ) -> Iterator[tuple[str, Any]]:
   """Yields the blocks on the settings and the runs."""
   plan, seeds = results.plan, results.seeds
+  if plan.scale == 'smoke':
+    yield 'warning', _SMOKE
   experiment = experiments.EXPERIMENTS[plan.experiment]
   finished = sum(len(runs.histories) for runs in results.runs)
   consecutive = seeds == tuple(range(len(seeds))) and len(seeds) > 3
@@ -122,7 +143,7 @@ def _introduction(
     'Runs shared with other experiments': ', '.join(results.shared),
   }
   for dataset, reason in results.missing.items():
-    facts[f'{results_lib.DATASETS[dataset]} is left out'] = reason
+    facts[f'{names.DATASETS[dataset]} is left out'] = reason
   yield 'list', [f'{name}: {text}' for name, text in facts.items() if text]
   if plan.reductions:
     yield 'heading', 'Smaller than in the paper'
@@ -138,12 +159,14 @@ def _body(
     yield 'table', _lines(table)
   yield 'note', _NOTE
   if len(claims):
-    table = claims.loc[:, (claims != '').any()].drop(columns='quote')
+    table = claims.loc[:, (claims != '').any()].drop(columns='quote', errors='ignore')
     yield 'heading', 'Claims'
     yield 'table', _lines(table.rename(columns=lambda c: c.replace('_', ' ')))
     yield 'note', _CLAIMS_NOTE
-    yield 'heading', "The paper's words"
-    yield 'list', [f'"{quote}"' for quote in claims['quote'].unique() if quote]
+    quotes = [f'"{quote}"' for quote in claims['quote'].unique() if quote]
+    if quotes:
+      yield 'heading', "The paper's words"
+      yield 'list', quotes
 
 
 def _flags(plan: plans.Plan) -> Iterator[tuple[str, Any]]:
@@ -173,7 +196,12 @@ def _points(chart: charts_lib.Chart) -> 'pd.DataFrame':
   import pandas as pd
 
   rows = [
-    (curve.name, x, y, curve.spread[i] if curve.spread else None)
+    (
+      f'{curve.name}, paper' if curve.is_paper else curve.name,
+      x,
+      y,
+      curve.spread[i] if curve.spread else None,
+    )
     for curve in chart.curves
     for i, (x, y) in enumerate(zip(curve.x, curve.y, strict=True))
   ]

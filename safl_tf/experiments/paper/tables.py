@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from safl_tf.experiments.paper import experiments
 from safl_tf.experiments.paper import results as results_lib
+from safl_tf.reporting import names
 
 if TYPE_CHECKING:
   import pandas as pd
@@ -141,6 +142,8 @@ def tables(results: Results, paper: PaperNumbers) -> dict[str, 'pd.DataFrame']:
     return {'Accuracy by round': _by_round(results, _ROUNDS[name])}
   if name == 'biased':
     return {'Accuracy in the last round': _biased(results)}
+  if name == 'biased_share':
+    return {'Accuracy in the last round': _biased_share(results)}
   if name == 'sensitivity':
     label = results_lib.round_label(50, results.runs)
     return {
@@ -197,7 +200,7 @@ def _biased(results: Results) -> 'pd.DataFrame':
   """Returns the accuracy that each algorithm loses to biased clients."""
   lines = []
   for algorithm in results.values('algorithm'):
-    line = {'': results_lib.ALGORITHMS[algorithm]}
+    line = {'': names.value('algorithm', algorithm)}
     finals = []
     for group in ('without', 'with'):
       runs = results.get(algorithm=algorithm, group=group)
@@ -206,6 +209,20 @@ def _biased(results: Results) -> 'pd.DataFrame':
     line['lost (points)'] = format_points(subtract(*finals))
     lines.append(line)
   return _frame(lines)
+
+
+def _biased_share(results: Results) -> 'pd.DataFrame':
+  """Returns a row for each algorithm and a column for each kind of clients."""
+  lines: dict[str, dict[str, str]] = {}
+  for runs in results.runs:
+    cell = runs.part.cell
+    kinds = ('share', 'digits')
+    name = results_lib.describe(cell, skip=kinds)
+    parts = [f'{100 * cell["share"]:g} %', cell.get('digits', '')]
+    column = ', '.join(filter(None, parts))
+    line = lines.setdefault(name, {'one-digit clients': name})
+    line[column] = format_percent(runs.at(None))
+  return _frame(lines.values())
 
 
 def leads(results: Results) -> 'pd.DataFrame':

@@ -34,6 +34,8 @@ def claims_of(result, *own, name=None):
 def check(claim, *several, scale='paper'):
   """The one row of a statement on n = 80."""
   result = made.results('convergence_mnist', *several, scale=scale)
+  if scale == 'smoke':  # smaller runs, but not those that are never judged
+    result = result._replace(plan=result.plan._replace(scale='cpu'))
   claim = {'algorithm': 'safl', 'n': 80, 'says': 'words', **claim}
   (row,) = claims_of(result, claim)
   assert (row['kind'], row['quote']) == ('statement', 'words')
@@ -369,4 +371,8 @@ def test_nothing_and_everything_finished(name, scale):
   rows = claims_of(made.complete(name, scale, seeds=(0, 1)))
   verdicts = {row['verdict'] for row in rows}
   assert MISSING not in verdicts
-  assert AGREES in verdicts or name == 'sensitivity'
+  if scale == 'smoke':
+    assert verdicts <= {UNTESTED}
+  else:
+    without = ('sensitivity', 'biased_share', 'learning_rate')
+    assert AGREES in verdicts or name in without

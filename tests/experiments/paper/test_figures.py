@@ -10,7 +10,10 @@ def figures_of(result):
 
 
 def curves(chart):
-  return {curve.name: curve for curve in chart.curves}
+  return {
+    f'{curve.name}, paper' if curve.is_paper else curve.name: curve
+    for curve in chart.curves
+  }
 
 
 def test_convergence():
@@ -26,24 +29,40 @@ def test_convergence():
   )
   assert list(charts) == [f'accuracy_n{n}' for n in (40, 80, 120)]
   chart = charts['accuracy_n80']
-  assert chart.title == 'n = 80'
-  fedavg, safl, level = chart.curves
+  assert chart.title == 'Test accuracy by round, n = 80'
+  assert chart.subtitle == 'LeNet-5 on MNIST, ε = 0.3, L = 80'
+  fedavg, safl = chart.curves
   assert (fedavg.name, fedavg.x) == ('FedAvg', [])
   assert safl.name == 'SAFL' and safl.y[33] == pytest.approx(85)
-  assert level == ('Centralised (level)', [1, 100], [97.0] * 2, ())
+  assert safl.algorithm == 'safl'
+  assert chart.levels == {'guessing': 10, 'Centralised': 97}
   smaller = figures_of(made.complete('convergence_speech', 'cpu'))
-  assert smaller['accuracy_n120'].title == 'n = 6 for 120'
+  title = 'Test accuracy by round, n = 6 for 120'
+  assert smaller['accuracy_n120'].title == title
+
+
+def test_the_papers_numbers_beside_runs_of_its_size():
+  charts = figures_of(made.complete('early_accuracy', 'cpu'))
+  _, theirs, safl, paper = charts['accuracy_mnist'].curves
+  assert (paper.name, paper.algorithm) == (safl.name, safl.algorithm)
+  assert paper.is_paper and (paper.x, paper.y) == ([50], [94])
+  assert (theirs.x, theirs.y) == ([50], [30])
+  looks = charts['accuracy_mnist'].looks()
+  assert looks[3] == looks[2] != looks[0] == looks[1]
+  smaller = charts['accuracy_cifar10'].curves
+  assert not any(curve.is_paper for curve in smaller)
 
 
 def test_spread_over_seeds():
   result = made.complete('fraction', seeds=(0, 1))
   charts = figures_of(result)
   assert list(charts) == [f'accuracy_R{R}' for R in (0.3, 0.5, 0.7)]
-  (fedavg, _) = charts['accuracy_R0.3'].curves
+  fedavg, *_ = charts['accuracy_R0.3'].curves
+  assert charts['accuracy_R0.3'].subtitle.endswith('mean ± sd of 2 seeds')
   value = result.get(algorithm='fedavg', fraction=0.3).at(100)
   assert fedavg.y[-1] == pytest.approx(100 * value.mean)
   assert fedavg.spread[-1] == pytest.approx(100 * value.sd)
-  (single, _) = figures_of(made.complete('fraction'))['accuracy_R0.3'].curves
+  single, *_ = figures_of(made.complete('fraction'))['accuracy_R0.3'].curves
   assert list(single.spread) == []
 
 
@@ -60,7 +79,7 @@ def test_loss_against_epsilon():
     made.flat(name, a, 50, algorithm='safl', epsilon=epsilon, temperature=80)
     for epsilon, a in ((0.3, 0.94), (0.7, 0.9))
   ]
-  drawn = curves(figures_of(made.results(name, *several))['cost'])
+  drawn = curves(figures_of(made.results(name, *several))['loss'])
   ours, paper = drawn['SAFL, L = 80'], drawn['SAFL, L = 80, paper']
   assert (ours.x, ours.y) == ([0.3, 0.7], pytest.approx([0.06, 0.1]))
   assert (paper.x, paper.y) == ([0.3, 0.5, 0.7], [0.186, 0.204, 0.217])
@@ -72,7 +91,8 @@ def test_loss_against_epsilon():
 )
 def test_batch_sizes(scale, label):
   chart = figures_of(made.complete('batch_size', scale))['accuracy_half']
-  assert chart.title == f'half of the data, {label}'
+  assert chart.title == 'Test accuracy by batch size, half of the data'
+  assert label in chart.subtitle
   assert list(curves(chart)) == [
     *('FedAvg', 'SAFL', 'FedAvg, paper', 'SAFL, paper'),
   ]
@@ -92,15 +112,17 @@ def test_uploads():
     for nu, share in ((0.15, 0.6), (0.3, 0.68), (0.5, 0.75))
   ]
   charts = figures_of(made.results('uploads', *several))
-  ours, paper = charts['search'].curves
+  (ours,) = charts['search'].curves
   assert (ours.x, ours.y) == ([0.15, 0.3, 0.5], pytest.approx([60, 68, 75]))
-  assert paper.y == pytest.approx([100 * 2883 / 4050] * 3)
-  assert charts['search'].title == 'Share of uploads in round 80 against ν'
+  goal = pytest.approx(100 * 2883 / 4050)
+  assert charts['search'].levels == {"the paper's share": goal}
+  assert charts['search'].title == 'Share of uploads by ν'
+  assert 'up to round 80' in charts['search'].subtitle
   drawn = curves(charts['uploads'])
   assert drawn['Extended SAFL'].x[-1] == pytest.approx(80 * 50 * 0.68)
   assert drawn['Extended SAFL, paper'].x == [2023, 2448, 2883]
   small = figures_of(made.complete('uploads', 'smoke'))['search']
-  assert small.title == 'Share of uploads in round 3 for 80 against ν'
+  assert 'up to round 3 for 80' in small.subtitle
 
 
 def test_sensitivity():
@@ -121,7 +143,8 @@ def test_sensitivity():
   )
   charts = figures_of(made.results('sensitivity', *several))
   chart = charts['lead_by_rate']
-  assert chart.title == 'Lead against the rate, n = 80' and chart.signed
+  assert chart.title == "SAFL's lead over FedAvg by rate, n = 80"
+  assert chart.signed
   then, largest = chart.curves
   assert then.name == 'in round 50'
   assert then.x == largest.x == pytest.approx([0.05, 0.1, 0.2])
@@ -137,5 +160,24 @@ def test_sensitivity():
 def test_nothing_and_everything_finished(name, scale):
   empty = figures_of(made.results(name, scale=scale))
   whole = figures_of(made.complete(name, scale, seeds=(0, 1)))
-  assert empty.keys() == whole.keys()
+  assert empty.keys() | {'search'} == whole.keys() | {'search'}
   assert all(curve.x for chart in whole.values() for curve in chart.curves)
+
+
+def test_one_nu_is_no_search():
+  several = made.runs(
+    'uploads', made.rows([0.9] * 80), algorithm='extended_safl', nu=0.5
+  )
+  assert list(figures_of(made.results('uploads', several))) == ['uploads']
+
+
+def test_biased_share():
+  """A curve per algorithm and gate, from no to half of the clients."""
+  charts = figures_of(made.complete('biased_share', 'cpu', seeds=(0, 1)))
+  assert list(charts) == ['accuracy_same', 'accuracy_different']
+  drawn = curves(charts['accuracy_different'])
+  assert list(drawn) == [
+    *('FedAvg', 'SAFL', 'Extended SAFL', 'Extended SAFL, holdout 0.2'),
+  ]
+  for curve in drawn.values():
+    assert curve.x == [0, 10, 25, 50] and len(curve.spread) == 4

@@ -111,16 +111,35 @@ def test_introduction(tmp_path, no_pictures):
   text = written(tmp_path, made.complete('convergence_mnist', 'cpu'))
   assert text.startswith('# Test accuracy by round on MNIST\n\n- Paper: ')
   # 7 parts; a round takes two seconds.
-  minutes = 2 * (5 + 2 * (30 + 56 + 36)) / 60
+  minutes = 2 * (5 + 2 * (30 + 60 + 36)) / 60
   for line in (
     '- Scale: cpu',
     '- Seeds: 0',
     '- Finished runs: 7 of 7',
     f'- Time in rounds: {minutes:.0f} min',
-    '- 30, 56 and 36 rounds for n = 40, 80 and 120 instead of 100.',
+    '- 30, 60 and 36 rounds for n = 40, 80 and 120 instead of 100.',
   ):
     assert f'\n{line}\n' in text
   assert '- "the proposed SAFL outperforms the standard FL technique' in text
+
+
+def test_smoke_says_what_it_cannot_tell(tmp_path, no_pictures):
+  text = written(tmp_path, made.complete('convergence_mnist', 'smoke'))
+  assert '> This is a test of the program. It cannot tell' in text
+  page = (tmp_path / 'report.html').read_text()
+  assert '<p class="warning">This is a test of the program.' in page
+  text = written(tmp_path, made.complete('convergence_mnist', 'cpu'))
+  assert 'test of the program' not in text
+
+
+def test_downloads(tmp_path):
+  report.write(
+    tmp_path, made.complete('uploads', 'cpu'), formats=('png', 'dark.png')
+  )
+  page = (tmp_path / 'report.html').read_text()
+  files = re.findall('<a href="([^"]+)" download>', page)
+  assert 'figures/uploads.dark.png' in files and 'claims.csv' in files
+  assert all((tmp_path / file).is_file() for file in files)
 
 
 def test_flags(tmp_path, no_pictures):
@@ -159,7 +178,7 @@ def test_shared_runs_and_many_seeds(tmp_path, no_pictures):
   result = made.complete('fraction', 'smoke')
   result = result._replace(seeds=tuple(range(100)), shared=['a/b', 'c/d'])
   text = written(tmp_path, result)
-  assert '\n- Seeds: 0 to 99\n- Finished runs: 6 of 600\n' in text
+  assert '\n- Seeds: 0 to 99\n- Finished runs: 9 of 900\n' in text
   assert '\n- Runs shared with other experiments: a/b, c/d\n' in text
 
 
@@ -186,7 +205,9 @@ def test_negative_leads_are_drawn(tmp_path, lead, lowest):
   """Only leads have an axis with negative values."""
   report.write(tmp_path, lead_of_safl(lead))
   page = (tmp_path / 'report.html').read_text()
-  figure = page.split('<figcaption>Lead against n, rate 0.1</figcaption>')[1]
+  figure = page.split(
+    '<figcaption>SAFL&#x27;s lead over FedAvg by number of clients, rate 0.1'
+  )[1]
   ticks = re.findall(
     '<text class="left"[^>]*>([^<]+)', figure.split('</svg>')[0]
   )

@@ -43,7 +43,7 @@ def test_one_seed_has_no_deviation():
 def test_diverged_loss():
   """NaN is a value, unlike a missing evaluation."""
   history = made.rows([0.5, 0.5, 0.5], test_loss=[0.1, math.nan, None])
-  result = made.runs('fraction', history, algorithm='safl', fraction=0.5)
+  result = made.runs('fraction', history, algorithm='fedavg', fraction=0.5)
   value = result.at(3, 'test_loss')
   assert math.isnan(value.mean) and value.sd is None
   assert list(result.by_round('test_loss').index) == [1]
