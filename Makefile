@@ -6,11 +6,12 @@
 # make check ruff and mypy
 # make docs  the documentation site, in site/
 # make docs-serve   the same at http://127.0.0.1:8000/safl_tf/, rebuilt as files change
+# make tutorials   runs docs/tutorials/*.ipynb and stores their outputs
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test test-slow test-deploy test-attack check docs docs-serve clean
+.PHONY: run test test-slow test-deploy test-attack check docs docs-serve tutorials clean
 
 run: $(VENV)/.installed
 	$(BIN)/safl-train
@@ -41,6 +42,9 @@ docs: $(VENV)/.installed-docs
 
 docs-serve: $(VENV)/.installed-docs
 	$(BIN)/mkdocs serve --no-strict
+
+tutorials: $(VENV)/.installed-test
+	$(BIN)/python docs/tutorials/execute.py
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
