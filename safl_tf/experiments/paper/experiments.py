@@ -48,6 +48,7 @@ _SMALL_SPEECH = _SPEECH | {
   'eval_every': 4,
   'rounds': 20,
 }
+_MOMENTUM = {'optimizer': 'momentum', 'learning_rate': 0.0002}
 _ALL_DATA = {'partition': 'quantity', 'num_clients': 1}
 _CENTRALIZED_ROUNDS = {'paper': 20, 'cpu': 5, 'smoke': 3}
 _PAIR = ('fedavg', 'safl')
@@ -238,26 +239,34 @@ def _biased(scale: str) -> Iterator[plans.Part]:
 
 
 def _biased_share(scale: str) -> Iterator[plans.Part]:
-  n = 4 if scale == 'smoke' else 40
-  rounds = {'paper': 100, 'cpu': 40, 'smoke': 3}[scale]
+  n = {'paper': 80, 'cpu': 20, 'smoke': 4}[scale]
+  rounds = {'paper': 100, 'cpu': 30, 'smoke': 3}[scale]
   shared = {'partition': 'biased', 'num_clients': n, 'rounds': rounds}
-  labels = {'same digit': 2, 'different digits': None}
-  paper_rounds = 100 if scale == 'smoke' else None
-  variations: list[tuple[dict[str, Any], int | None]] = [({'share': 0}, 2)]
+  paper_rounds = None if scale == 'paper' else 100
+  cells: list[tuple[dict[str, Any], str, int | None]] = [({'share': 0}, '0', 2)]
   for share in (0.1, 0.25, 0.5):
-    for digits, label in labels.items():
-      variations.append(({'share': share, 'digits': digits}, label))
-  for cell, label in variations:
-    own = {} if label is None else {'biased_label': label}
-    share, digits = cell['share'], cell.get('digits', 'none')
-    suffix = f'{100 * share:g}_{digits.split()[0]}'
-    flags = {**shared, **own, 'biased_fraction': share}
-    yield from _parts(scale, flags, [(cell, suffix, {})], paper_rounds)
-    # The gate measures on the training data, or on data held out for it.
-    for end, holdout in (('', 0.0), ('_holdout', 0.2)):
-      gated = {'algorithm': 'extended_safl', 'holdout': holdout, **cell}
-      held_out = {'holdout': holdout} if holdout else {}
-      yield _part(scale, gated, suffix + end, {**flags, **held_out}, paper_rounds)
+    for digits, label in (('same digit', 2), ('different digits', None)):
+      suffix = f'{100 * share:g}_{digits.split()[0]}'
+      cells.append(({'share': share, 'digits': digits}, suffix, label))
+  # The gate measures on the training data, or on data held out for it.
+  variations: list[tuple[str, str, Flags]] = [
+    ('fedavg', '', {}),
+    ('safl', '', {'temperature': 80}),
+    ('safl', '_L10', {'temperature': 10}),
+    ('extended_safl', '', {'holdout': 0}),
+    ('extended_safl', '_holdout', {'holdout': 0.2}),
+  ]
+  for cell, suffix, label in cells:
+    flags = {**shared, 'biased_fraction': cell['share']}
+    flags |= {} if label is None else {'biased_label': label}
+    for algorithm, end, own in variations:
+      yield _part(
+        scale,
+        {'algorithm': algorithm, **own, **cell},
+        suffix + end,
+        {**flags, **{name: value for name, value in own.items() if value}},
+        paper_rounds,
+      )
 
 
 def _learning_rate(scale: str) -> Iterator[plans.Part]:
@@ -301,7 +310,6 @@ def _sensitivity(scale: str) -> Iterator[plans.Part]:
     'smoke': (3, (2,)),
   }[scale]
   rates = (0.0005, 0.001, 0.004)
-  momentum = {'optimizer': 'momentum', 'learning_rate': 0.0002}
   settings: list[tuple[str, str, Flags]] = [
     ('', 'base', {}),
     *(('rate', f'alpha{rate:g}', {'learning_rate': rate}) for rate in rates),
@@ -309,7 +317,7 @@ def _sensitivity(scale: str) -> Iterator[plans.Part]:
     ('other', 'init_shared', {'init': 'shared'}),
     ('other', 'loss_mean', {'loss_reduction': 'mean'}),
     ('other', 'adam', {'optimizer': 'adam'}),
-    ('other', 'momentum', momentum),
+    ('other', 'momentum', _MOMENTUM),
   ]
   shared = {'num_clients': n} | ({} if scale == 'smoke' else {'rounds': 50})
   variations = [
@@ -317,6 +325,40 @@ def _sensitivity(scale: str) -> Iterator[plans.Part]:
     for vary, name, flags in settings
   ]
   return _parts(scale, shared, variations, None if scale == 'paper' else 50)
+
+
+def _annealing(scale: str) -> Iterator[plans.Part]:
+  rounds = 100 if scale == 'paper' else 50
+  few = {'num_clients': 12}
+  settings: list[tuple[str, str, Flags]] = [
+    ('n50', 'n = 50', {'num_clients': 50}),
+    ('n80', 'n = 80', {'num_clients': 80, 'rounds': max(60, rounds)}),
+    *(
+      (f'R{R:g}', f'n = 100, R = {R:g}', {'num_clients': 100, 'fraction': R})
+      for R in (0.3, 0.5, 0.7)
+    ),
+    ('few', 'n = 12', few),
+    ('rate', 'n = 12, α = 0.001', {**few, 'learning_rate': 0.001}),
+    ('shared', 'n = 12, one initial model', {**few, 'init': 'shared'}),
+    ('momentum', 'n = 12, momentum', {**few, **_MOMENTUM}),
+    ('adam', 'n = 12, Adam', {**few, 'optimizer': 'adam'}),
+    ('fashion', 'n = 12, Fashion-MNIST', {**few, 'dataset': 'fashion_mnist'}),
+  ]
+  small = scale == 'smoke'
+  for suffix, setting, flags in settings:
+    given = {} if small else {'rounds': rounds, **flags}
+    for algorithm, L in (('fedavg', 80), ('safl', 80), ('safl', 10)):
+      cell: dict[str, Any] = {'algorithm': algorithm, 'setting': setting}
+      annealed = algorithm == 'safl'
+      if annealed:
+        cell['temperature'] = L
+      yield _part(
+        scale,
+        cell,
+        f'{suffix}_L{L}' if annealed else suffix,
+        {**given, 'temperature': L},
+        100 if small else None,
+      )
 
 
 _PARTS = {
@@ -332,6 +374,7 @@ _PARTS = {
   'learning_rate': _learning_rate,
   'techniques': _techniques,
   'sensitivity': _sensitivity,
+  'annealing': _annealing,
 }
 EXPERIMENTS = {
   name: plans.Experiment(name, _PARTS[name], **texts)

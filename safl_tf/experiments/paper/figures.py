@@ -1,6 +1,7 @@
 """Figures of the experiments, as charts for `safl_tf.reporting`."""
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ _FILES = {
   'fraction': 'accuracy_R{}',
   'dataset': 'accuracy_{}',
   'group': 'accuracy_{}',
+  'setting': 'accuracy_{}',
 }
 
 
@@ -111,7 +113,8 @@ def _by_round(results: Results, numbers: Sequence[tables.Number]) -> Charts:
       runs = results.where(**{key: value})
       text = results_lib.describe({key: value}, runs[0].part if runs else None)
       curves, levels = _curves(results, {key: value}, numbers)
-      charts[_FILES[key].format(value)] = _chart(
+      file = re.sub(r'[^\w.]+', '_', str(value), flags=re.ASCII)
+      charts[_FILES[key].format(file)] = _chart(
         results, f'{title}, {text}', curves, levels=levels
       )
   return charts

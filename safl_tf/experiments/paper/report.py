@@ -159,7 +159,9 @@ def _body(
     yield 'table', _lines(table)
   yield 'note', _NOTE
   if len(claims):
-    table = claims.loc[:, (claims != '').any()].drop(columns='quote', errors='ignore')
+    table = claims.loc[:, (claims != '').any()].drop(
+      columns='quote', errors='ignore'
+    )
     yield 'heading', 'Claims'
     yield 'table', _lines(table.rename(columns=lambda c: c.replace('_', ' ')))
     yield 'note', _CLAIMS_NOTE

@@ -177,7 +177,8 @@ def test_biased_share():
   assert list(charts) == ['accuracy_same', 'accuracy_different']
   drawn = curves(charts['accuracy_different'])
   assert list(drawn) == [
-    *('FedAvg', 'SAFL', 'Extended SAFL', 'Extended SAFL, holdout 0.2'),
+    *('FedAvg', 'SAFL, L = 80', 'SAFL, L = 10'),
+    *('Extended SAFL', 'Extended SAFL, holdout 0.2'),
   ]
   for curve in drawn.values():
     assert curve.x == [0, 10, 25, 50] and len(curve.spread) == 4

@@ -1,5 +1,6 @@
 import math
 
+import pandas as pd
 import pytest
 
 from safl_tf.experiments.paper import experiments, results, tables
@@ -189,6 +190,32 @@ def test_sensitivity():
     ['n = 120', '40.0', '41.0', '+1.0', '+1.0', 1],
     ['one initial model for all', '40.0', '37.9', '-2.1', '-2.1', 1],
   ]
+
+
+def test_annealing():
+  name = 'annealing'
+  several = [
+    made.flat(name, 0.7, 50, algorithm='fedavg', setting='n = 50'),
+    made.flat(name, 0.9, 50, setting='n = 50', temperature=80),
+    made.flat(name, 0.6, 50, setting='n = 12, Adam', temperature=80),
+    made.flat(name, 0.95, 50, setting='n = 12, Adam', temperature=10),
+  ]
+  fedavg, long, short = 'FedAvg', 'SAFL, L = 80', 'SAFL, L = 10'
+  frame = only_table(made.results(name, *several))
+  percent, level = '{} (%)'.format, '{}: 80 % in round'.format
+  wanted = pd.DataFrame(
+    {
+      '': ['n = 50', 'n = 12, Adam'],
+      percent(fedavg): ['70.0', ''],
+      percent(long): ['90.0', '60.0'],
+      percent(short): ['', '95.0'],
+      level(fedavg): ['-', ''],
+      level(long): ['1', '-'],
+      level(short): ['', '1'],
+    },
+    dtype=object,
+  )
+  pd.testing.assert_frame_equal(frame, wanted)
 
 
 @pytest.mark.parametrize(
