@@ -332,7 +332,7 @@ def _annealing(scale: str) -> Iterator[plans.Part]:
   few = {'num_clients': 12}
   settings: list[tuple[str, str, Flags]] = [
     ('n50', 'n = 50', {'num_clients': 50}),
-    ('n80', 'n = 80', {'num_clients': 80, 'rounds': max(60, rounds)}),
+    ('n80', 'n = 80', {'num_clients': 80}),
     *(
       (f'R{R:g}', f'n = 100, R = {R:g}', {'num_clients': 100, 'fraction': R})
       for R in (0.3, 0.5, 0.7)
