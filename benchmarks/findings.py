@@ -1,18 +1,18 @@
 """Findings with error bars: the tables and figures of several seeds in docs/.
 
   python -m benchmarks.findings --list
-  python -m benchmarks.findings --runs=runs
+  python -m benchmarks.findings --runs FOLDER [FOLDER ...]
   python -m benchmarks.findings
 
-The first prints the commands that make the runs, the second collects their
-rounds in docs/data/findings.csv. The last writes the tables between
-`<!-- findings NAME -->` and `<!-- /findings NAME -->` in docs/, and the
-figures, from that file alone.
+The first prints the commands that make the runs. The second adds the rounds of
+finished runs to docs/data/findings.csv. Both others write, from that file
+alone, the figures and the tables between `<!-- findings NAME -->` and
+`<!-- /findings NAME -->`.
 """
 
 import argparse
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -25,68 +25,84 @@ from safl_tf.reporting import tables as tables_lib
 from safl_tf.training import metrics_log
 
 SEEDS = (0, 1, 2)
-DOCS = pathlib.Path(__file__).parent.parent / 'docs'
-DATA = DOCS / 'data' / 'findings.csv'
+ROOT = pathlib.Path(__file__).parent.parent
+DATA = ROOT / 'docs' / 'data' / 'findings.csv'
 _WHERE = '2026-11-19, two CPU cores (AMD EPYC), no GPU'
 _COLUMNS = ('test_accuracy', 'test_loss', 'selected', 'uploaded', 'seconds')
+_KEY = ['experiment', 'part', 'seed', 'round']
 
 
 class Study(NamedTuple):
   """An experiment that was repeated.
 
   Attributes:
-    page: of docs/ that has its table.
+    page: the page that has its table.
     images: figure of the experiment -> image of docs/.
     parts: the parts that were run; all if empty.
   """
 
   page: str
   images: Mapping[str, str]
-  parts: tuple[str, ...] = ()
+  parts: Sequence[str] = ()
 
 
-_SAFL = tuple(
-  f'safl_epsilon{e}_L{L}' for e in (0.3, 0.5, 0.7) for L in (10, 80)
-)
+_REPRODUCTION = 'docs/reproduction.md'
 STUDIES = {
   'convergence_mnist': Study(
-    'reproduction.md',
+    _REPRODUCTION,
     {'accuracy_n80': 'reproduction_mnist_n80'},
     ('fedavg_n80', 'safl_n80'),
   ),
   'epsilon_temperature': Study(
-    'reproduction.md',
+    _REPRODUCTION,
     {'accuracy': 'reproduction_epsilon_temperature'},
-    ('fedavg', *_SAFL),
+    (
+      'fedavg',
+      *(f'safl_epsilon{e}_L{L}' for e in (0.3, 0.5, 0.7) for L in (10, 80)),
+    ),
   ),
   'fraction': Study(
-    'reproduction.md',
+    _REPRODUCTION,
     {
       'accuracy_R0.3': 'reproduction_R03',
       'accuracy_R0.7': 'reproduction_R07',
     },
   ),
   'uploads': Study(
-    'reproduction.md',
+    _REPRODUCTION,
     {'uploads': 'reproduction_uploads'},
     ('fedavg', 'safl', 'extended_safl_nu0.5'),
   ),
   'learning_rate': Study(
-    'reproduction.md',
+    _REPRODUCTION,
     {
       'accuracy_n50': 'reproduction_rate_n50',
       'accuracy_n80': 'reproduction_rate_n80',
       'accuracy_n100': 'reproduction_rate_n100',
     },
+    (
+      *(
+        f'fedavg_n{n}_alpha{a}' for n in (50, 80, 100) for a in (0.002, 0.0015)
+      ),
+      *(f'safl_n{n}_alpha0.002' for n in (50, 80, 100)),
+    ),
   ),
   'biased_share': Study(
-    'reproduction.md',
+    _REPRODUCTION,
     {
       'accuracy_same': 'reproduction_biased_same',
       'accuracy_different': 'reproduction_biased_different',
     },
   ),
+  'annealing': Study(
+    'docs/choosing.md', {'accuracy_n_100_R_0.3': 'choosing_R03'}
+  ),
 }
+# Rows of the table `annealing` that the README has, too.
+README_ROWS = (
+  *('n = 80', 'n = 50', 'n = 100, R = 0.3', 'n = 12'),
+  'n = 12, one initial model',
+)
 
 
 def command(name: str) -> str:
@@ -97,52 +113,48 @@ def command(name: str) -> str:
   return f'safl-reproduce --experiment={name} --seeds={seeds}{given}'
 
 
-def collect(runs: pathlib.Path) -> pd.DataFrame:
-  """Returns the rounds of all finished runs of a folder of safl-reproduce.
+def collect(folder: pathlib.Path) -> Iterator[pd.DataFrame]:
+  """Yields the rounds of the finished runs of a folder of safl-reproduce."""
+  for name in STUDIES:
+    for part in _parts(name):
+      for seed in SEEDS:
+        run = folder / f'{name}_cpu' / f'{part.name}_seed{seed}'
+        path = run / 'metrics.csv'
+        rows = metrics_log.read_csv(path) if path.is_file() else []
+        if len(rows) >= part.rounds:
+          key = {'experiment': name, 'part': part.name, 'seed': seed}
+          yield pd.DataFrame(rows)[['round', *_COLUMNS]].assign(**key)
 
-  Args:
-    runs: the folder, with a folder per experiment.
 
-  Returns:
-    A row per run and round. A run that serves several experiments is there
-    once, under the first that has its folder.
-  """
-  frames = []
-  for name, part, seed in _runs():
-    path = runs / f'{name}_cpu' / f'{part.name}_seed{seed}' / 'metrics.csv'
-    if path.is_file():
-      rows = metrics_log.read_csv(path)
-      if len(rows) >= part.rounds:
-        frame = pd.DataFrame(rows)[['round', *_COLUMNS]]
-        frame.insert(0, 'seed', seed)
-        frame.insert(0, 'part', part.name)
-        frame.insert(0, 'experiment', name)
-        frames.append(frame)
-  return pd.concat(frames, ignore_index=True)
+def merge(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+  """Returns the rounds of all frames; of equal runs those of the last."""
+  frame = pd.concat(frames).drop_duplicates(_KEY, keep='last')
+  return frame.sort_values(_KEY)[[*_KEY, *_COLUMNS]].round(6)
 
 
 def results(name: str, frame: pd.DataFrame) -> results_lib.Results:
-  """Returns the results of a study.
+  """Returns the results of a study; equal runs of other studies count, too.
 
   Args:
     name: of the experiment.
-    frame: what `collect` returned.
+    frame: what `merge` returned.
   """
-  plan = experiments.EXPERIMENTS[name].plan('cpu')
   by_run = dict(list(frame.groupby(['experiment', 'part', 'seed'])))
   found = []
   for part in _parts(name):
     histories = []
     for seed in SEEDS:
-      places = [(e, p.name, seed) for e, p in _equal(part)]
-      rows = next((by_run[at] for at in places if at in by_run), None)
-      if rows is not None and len(rows) >= part.rounds:
+      keys = [(study, equal.name, seed) for study, equal in _equal(part)]
+      rows = next((by_run[key] for key in keys if key in by_run), None)
+      if rows is not None:
         known = rows.astype(object).where(rows.notna(), None)
         histories.append(known.head(part.rounds).to_dict('records'))
     if histories:
       found.append(results_lib.Runs(part, histories))
-  wanted = plan._replace(parts=tuple(_parts(name)))
-  return results_lib.Results(wanted, SEEDS, found)
+  plan = experiments.EXPERIMENTS[name].plan('cpu')
+  return results_lib.Results(
+    plan._replace(parts=tuple(_parts(name))), SEEDS, found
+  )
 
 
 def _parts(name: str) -> list[plans.Part]:
@@ -150,80 +162,94 @@ def _parts(name: str) -> list[plans.Part]:
   return [part for part in plan.parts if not wanted or part.name in wanted]
 
 
-def _runs() -> Iterator[tuple[str, plans.Part, int]]:
-  for name in STUDIES:
-    for part in _parts(name):
-      for seed in SEEDS:
-        yield name, part, seed
-
-
 def _equal(part: plans.Part) -> list[tuple[str, plans.Part]]:
-  """Returns the parts of all studies that have the rounds of a part."""
+  """Returns the parts of all studies whose runs have the rounds of a part."""
 
   def flags(of: plans.Part) -> dict[str, Any]:
-    return {name: v for name, v in of.flags.items() if name != 'rounds'}
+    unused = (
+      {'epsilon', 'temperature'} if of.flags['algorithm'] == 'fedavg' else ()
+    )
+    return {
+      k: v for k, v in of.flags.items() if k != 'rounds' and k not in unused
+    }
 
   return [
     (name, other)
     for name in STUDIES
     for other in _parts(name)
-    if flags(other) == {**flags(part)} and other.rounds >= part.rounds
+    if flags(other) == flags(part) and other.rounds >= part.rounds
   ]
+
+
+def _markdown(table: pd.DataFrame) -> str:
+  lines = [list(table.columns), *table.astype(str).to_numpy().tolist()]
+  return tables_lib.to_markdown(lines)
+
+
+def _note(name: str, found: results_lib.Results) -> str:
+  """Returns the command, date, machine and seeds, and what is missing."""
+  parts = {runs.part.name: len(runs.histories) for runs in found.runs}
+  counts = set(parts.values())
+  note = f'`{command(name)}`, {_WHERE}, mean ± sd of {max(counts)} seeds'
+  fewer = [f'{p} ({k})' for p, k in parts.items() if k < max(counts)]
+  missing = [part.name for part in _parts(name) if part.name not in parts]
+  if fewer:
+    note += f'; fewer seeds: {", ".join(fewer)}'
+  if missing:
+    note += f'; not run: {", ".join(missing)}'
+  return f'({note}.)'
+
+
+def _tables(found: results_lib.Results) -> list[pd.DataFrame]:
+  paper = results_lib.paper_numbers()[found.plan.experiment]
+  return list(tables.tables(found, paper).values())
 
 
 def section(name: str, frame: pd.DataFrame) -> str:
-  """Returns the tables of a study as Markdown, with the command and seeds."""
+  """Returns the tables of a study as Markdown, and where they are from."""
   found = results(name, frame)
-  paper = results_lib.paper_numbers()[name]
-  texts = []
-  for table in tables.tables(found, paper).values():
-    lines = [list(table.columns), *table.astype(str).to_numpy().tolist()]
-    texts.append(tables_lib.to_markdown(lines))
-  seeds = {len(runs.histories) for runs in found.runs}
-  fewer = [
-    f'{runs.part.name} ({len(runs.histories)})'
-    for runs in found.runs
-    if len(runs.histories) < len(SEEDS)
-  ]
-  note = f'`{command(name)}`, {_WHERE}, mean ± sd of {max(seeds)} seeds'
-  if fewer:
-    note += f'; fewer seeds so far: {", ".join(fewer)}'
-  missing = [p.name for p in _parts(name) if not found.get(**p.cell)]
-  if missing:
-    note += f'; not run yet: {", ".join(missing)}'
-  return '\n'.join([*texts, f'({note}.)'])
+  return '\n'.join([*map(_markdown, _tables(found)), _note(name, found)])
+
+
+def summary(frame: pd.DataFrame) -> str:
+  """Returns the table of the README."""
+  (table,) = _tables(results('annealing', frame))
+  return _markdown(table[table[''].isin(README_ROWS)])
 
 
 def write(frame: pd.DataFrame) -> None:
-  """Writes the tables and the figures of all studies with runs."""
+  """Writes the tables and the figures of all studies."""
   for name, study in STUDIES.items():
-    found = results(name, frame)
-    if not found.runs:
-      continue
     text = section(name, frame)
-    reports.write(DOCS / study.page, f'findings {name}', text)
-    paper = results_lib.paper_numbers()[name]
-    drawn = figures.figures(found, paper)
+    reports.write(ROOT / study.page, f'findings {name}', text)
+    found = results(name, frame)
+    drawn = figures.figures(found, results_lib.paper_numbers()[name])
     for figure, image in study.images.items():
-      if any(curve.x for curve in drawn[figure].curves):
-        paths = plots.paths(DOCS / 'images', image, ('png', 'dark.png'))
-        charts.chart(drawn[figure], paths)
+      paths = plots.paths(ROOT / 'docs/images', image, ('png', 'dark.png'))
+      charts.chart(drawn[figure], paths)
+  reports.write(ROOT / 'README.md', 'findings', summary(frame))
 
 
 def main() -> None:
   """Runs the program."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   parser.add_argument('--list', action='store_true', help='print the commands')
-  parser.add_argument('--runs', type=pathlib.Path, help='collect these runs')
+  parser.add_argument(
+    '--runs',
+    type=pathlib.Path,
+    nargs='+',
+    default=[],
+    help='add the finished runs of these folders of safl-reproduce',
+  )
   given = parser.parse_args()
   if given.list:
     print('\n'.join(map(command, STUDIES)))
     return
-  if given.runs:
-    DATA.parent.mkdir(exist_ok=True)
-    frame = collect(given.runs)
-    frame.to_csv(DATA, index=False, lineterminator='\n')
-  write(pd.read_csv(DATA))
+  known = [pd.read_csv(DATA)] if DATA.is_file() else []
+  frame = merge([*known, *(run for at in given.runs for run in collect(at))])
+  DATA.parent.mkdir(exist_ok=True)
+  frame.to_csv(DATA, index=False, lineterminator='\n')
+  write(frame)
 
 
 if __name__ == '__main__':

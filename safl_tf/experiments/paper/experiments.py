@@ -240,7 +240,7 @@ def _biased(scale: str) -> Iterator[plans.Part]:
 
 def _biased_share(scale: str) -> Iterator[plans.Part]:
   n = {'paper': 80, 'cpu': 20, 'smoke': 4}[scale]
-  rounds = {'paper': 100, 'cpu': 30, 'smoke': 3}[scale]
+  rounds = {'paper': 100, 'cpu': 25, 'smoke': 3}[scale]
   shared = {'partition': 'biased', 'num_clients': n, 'rounds': rounds}
   paper_rounds = None if scale == 'paper' else 100
   cells: list[tuple[dict[str, Any], str, int | None]] = [({'share': 0}, '0', 2)]
