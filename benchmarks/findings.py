@@ -218,11 +218,13 @@ def summary(frame: pd.DataFrame) -> str:
 
 
 def write(frame: pd.DataFrame) -> None:
-  """Writes the tables and the figures of all studies."""
+  """Writes the tables and the figures of all studies with runs."""
   for name, study in STUDIES.items():
+    found = results(name, frame)
+    if not found.runs:
+      continue
     text = section(name, frame)
     reports.write(ROOT / study.page, f'findings {name}', text)
-    found = results(name, frame)
     drawn = figures.figures(found, results_lib.paper_numbers()[name])
     for figure, image in study.images.items():
       paths = plots.paths(ROOT / 'docs/images', image, ('png', 'dark.png'))

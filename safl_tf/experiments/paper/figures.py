@@ -25,7 +25,19 @@ _FILES = {
 
 
 def figures(results: Results, paper: PaperNumbers) -> Charts:
-  """Returns the charts of an experiment by file name."""
+  """Returns the charts of an experiment by file name.
+
+  Those without a curve of ours are left out.
+  """
+  charts = _figures(results, paper)
+  return {
+    file: chart
+    for file, chart in charts.items()
+    if any(curve.x for curve in chart.curves if not curve.is_paper)
+  }
+
+
+def _figures(results: Results, paper: PaperNumbers) -> Charts:
   name = results.plan.experiment
   if name == 'sensitivity':
     return _sensitivity(results, paper)

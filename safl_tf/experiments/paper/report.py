@@ -109,10 +109,16 @@ def write(
     ('title', title),
     *_introduction(results, paper),
     *_body(content, claims),
-    ('heading', 'Figures'),
-    ('charts', {f'{name}.{formats[0]}': charts[name] for name in charts}),
-    ('heading', 'Download'),
-    ('downloads', files),
+    *_section(
+      'Figures',
+      'charts',
+      {f'{name}.{formats[0]}': chart for name, chart in charts.items()},
+    ),
+    *_section(
+      'Download',
+      'downloads',
+      {what: paths for what, paths in files.items() if paths},
+    ),
     *_flags(results.plan),
   ]
   text = '\n\n'.join(_MARKDOWN[kind](content) for kind, content in blocks)
@@ -120,6 +126,15 @@ def write(
   page = html_lib.page(title, (_HTML[kind](block) for kind, block in blocks))
   atomic_io.write_text(folder / 'report.html', page)
   return '\n'.join(tables_lib.to_markdown(_lines(t)) for t in content.values())
+
+
+def _section(
+  heading: str, kind: str, content: Mapping[str, Any]
+) -> Iterator[tuple[str, Any]]:
+  """Yields a heading and what is below it, if that is anything."""
+  if content:
+    yield 'heading', heading
+    yield kind, content
 
 
 def _introduction(

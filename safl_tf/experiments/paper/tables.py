@@ -145,11 +145,8 @@ def tables(results: Results, paper: PaperNumbers) -> dict[str, 'pd.DataFrame']:
   if name == 'biased_share':
     return {'Accuracy in the last round': _biased_share(results)}
   if name == 'annealing':
-    return {
-      'Accuracy in the last round, and when 80 % are reached': _annealing(
-        results
-      )
-    }
+    title = 'Accuracy in % in the last round (first round with 80 %)'
+    return {title: _annealing(results)}
   if name == 'sensitivity':
     label = results_lib.round_label(50, results.runs)
     return {
@@ -234,15 +231,13 @@ def _biased_share(results: Results) -> 'pd.DataFrame':
 def _annealing(results: Results) -> 'pd.DataFrame':
   """Returns a row for each setting, and columns for FedAvg and each L."""
   lines: dict[str, dict[str, str]] = {}
-  in_round = f'{100 * _LEVELS[0]:g} % in round'
   for runs in results.runs:
     cell = runs.part.cell
     line = lines.setdefault(cell['setting'], {'': cell['setting']})
     name = results_lib.describe(cell, skip=['setting'])
-    line[f'{name} (%)'] = format_percent(runs.at(None))
-    line[f'{name}: {in_round}'] = str(runs.first_round(_LEVELS[0]) or '-')
-  frame = _frame(lines.values())
-  return frame[sorted(frame, key=lambda column: in_round in column)]
+    first = runs.first_round(_LEVELS[0]) or '-'
+    line[name] = f'{format_percent(runs.at(None))} ({first})'
+  return _frame(lines.values())
 
 
 def leads(results: Results) -> 'pd.DataFrame':

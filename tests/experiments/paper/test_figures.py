@@ -27,7 +27,7 @@ def test_convergence():
       made.flat(name, 0.97, 20, algorithm='centralized'),
     )
   )
-  assert list(charts) == [f'accuracy_n{n}' for n in (40, 80, 120)]
+  assert list(charts) == ['accuracy_n80']  # nothing to draw for the others
   chart = charts['accuracy_n80']
   assert chart.title == 'Test accuracy by round, n = 80'
   assert chart.subtitle == 'LeNet-5 on MNIST, ε = 0.3, L = 80'
@@ -158,10 +158,11 @@ def test_sensitivity():
 @pytest.mark.parametrize('scale', ['paper', 'cpu', 'smoke'])
 @pytest.mark.parametrize('name', experiments.EXPERIMENTS)
 def test_nothing_and_everything_finished(name, scale):
-  empty = figures_of(made.results(name, scale=scale))
+  assert not figures_of(made.results(name, scale=scale))
   whole = figures_of(made.complete(name, scale, seeds=(0, 1)))
-  assert empty.keys() | {'search'} == whole.keys() | {'search'}
-  assert all(curve.x for chart in whole.values() for curve in chart.curves)
+  assert whole and all(
+    curve.x for chart in whole.values() for curve in chart.curves
+  )
 
 
 def test_one_nu_is_no_search():
