@@ -5,7 +5,7 @@
 
 Clients have functions that satisfy the paper's assumptions, and run through the
 same process as Keras models, many trials at a time. Writes theory.csv (every
-setting, bound and t), report.md (which bounds hold) and plots.
+setting, bound and t), report.html and report.md (which bounds hold) and plots.
 """
 
 import dataclasses
@@ -77,7 +77,7 @@ def main(flags: absl_flags.FlagValues) -> None:
   with output_folder.opened(*target):
     frame = trials.run(settings, **options, on_start=log)
     print(report.write(folder, frame, f'`safl-theory {command}`'))
-  print(f'report  {os.path.join(folder, "report.md")}')
+  print(f'page  {os.path.join(folder, "report.html")}')
 
 
 cli = functools.partial(

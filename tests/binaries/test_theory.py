@@ -78,7 +78,7 @@ def test_summary_is_printed(finished):
   for study in STUDIES:
     assert f'\n| {study} ' in out
   assert ' in 1 of 1 settings |\n' in out
-  assert out.endswith(f'report  {folder / "report.md"}\n')
+  assert out.endswith(f'page  {folder / "report.html"}\n')
 
 
 @pytest.mark.parametrize(
