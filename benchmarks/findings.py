@@ -182,6 +182,12 @@ def _equal(part: plans.Part) -> list[tuple[str, plans.Part]]:
 
 
 def _markdown(table: pd.DataFrame) -> str:
+  """Returns a table without rows of missing runs, and what all rows share."""
+  table = table.drop(columns=['our round', 'size'], errors='ignore')
+  is_empty = table.iloc[:, 1:].map(
+    lambda cell: str(cell)[:2] in ('', '-', '- ')
+  )
+  table = table[~is_empty.all(axis=1)]
   lines = [list(table.columns), *table.astype(str).to_numpy().tolist()]
   return tables_lib.to_markdown(lines)
 

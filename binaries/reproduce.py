@@ -46,7 +46,7 @@ class _Experiment(group.Group, topic='experiment'):
   scale: str = group.choice(
     'cpu',
     plans.SCALES,
-    'paper is the full size; cpu takes up to half an hour per experiment on '
+    'paper is the full size; cpu takes up to an hour per experiment on '
     'two cores; smoke takes seconds and only tests the program.',
   )
   seeds: str | None = group.text(

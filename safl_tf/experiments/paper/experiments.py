@@ -1,6 +1,6 @@
 """The paper's experiments by name; experiments.json has their texts.
 
-Scale `paper` has the paper's size. `cpu` takes two cores about 25 minutes per
+Scale `paper` has the paper's size. `cpu` takes two cores up to an hour per
 experiment. `smoke` takes seconds and only shows that everything works.
 """
 
