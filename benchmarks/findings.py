@@ -39,11 +39,13 @@ class Study(NamedTuple):
     page: the page that has its table.
     images: figure of the experiment -> image of docs/.
     parts: the parts that were run; all if empty.
+    leads: whether a table has the leads over FedAvg.
   """
 
   page: str
   images: Mapping[str, str]
   parts: Sequence[str] = ()
+  leads: bool = False
 
 
 _REPRODUCTION = 'docs/reproduction.md'
@@ -52,6 +54,7 @@ STUDIES = {
     _REPRODUCTION,
     {'accuracy_n80': 'reproduction_mnist_n80'},
     ('fedavg_n80', 'safl_n80'),
+    leads=True,
   ),
   'epsilon_temperature': Study(
     _REPRODUCTION,
@@ -60,6 +63,7 @@ STUDIES = {
       'fedavg',
       *(f'safl_epsilon{e}_L{L}' for e in (0.3, 0.5, 0.7) for L in (10, 80)),
     ),
+    leads=True,
   ),
   'fraction': Study(
     _REPRODUCTION,
@@ -67,11 +71,13 @@ STUDIES = {
       'accuracy_R0.3': 'reproduction_R03',
       'accuracy_R0.7': 'reproduction_R07',
     },
+    leads=True,
   ),
   'uploads': Study(
     _REPRODUCTION,
     {'uploads': 'reproduction_uploads'},
     ('fedavg', 'safl', 'extended_safl_nu0.5'),
+    leads=True,
   ),
   'learning_rate': Study(
     _REPRODUCTION,
@@ -166,12 +172,10 @@ def _equal(part: plans.Part) -> list[tuple[str, plans.Part]]:
   """Returns the parts of all studies whose runs have the rounds of a part."""
 
   def flags(of: plans.Part) -> dict[str, Any]:
-    unused = (
-      {'epsilon', 'temperature'} if of.flags['algorithm'] == 'fedavg' else ()
-    )
-    return {
-      k: v for k, v in of.flags.items() if k != 'rounds' and k not in unused
-    }
+    ignored = {'rounds'}
+    if of.flags['algorithm'] == 'fedavg':
+      ignored |= {'epsilon', 'temperature'}
+    return {k: v for k, v in of.flags.items() if k not in ignored}
 
   return [
     (name, other)
@@ -188,6 +192,10 @@ def _markdown(table: pd.DataFrame) -> str:
     lambda cell: str(cell)[:2] in ('', '-', '- ')
   )
   table = table[~is_empty.all(axis=1)]
+  last = 'last (%)'  # left out if it is the round before
+  others = table.drop(columns=last, errors='ignore')
+  if any(others[column].equals(table.get(last)) for column in others):
+    table = others
   lines = [list(table.columns), *table.astype(str).to_numpy().tolist()]
   return tables_lib.to_markdown(lines)
 
@@ -211,10 +219,36 @@ def _tables(found: results_lib.Results) -> list[pd.DataFrame]:
   return list(tables.tables(found, paper).values())
 
 
+def leads(found: results_lib.Results) -> pd.DataFrame:
+  """Returns the leads over FedAvg in points of the mean accuracy, if any."""
+  keys = ('n', 'fraction')
+  lines = []
+  for runs in found.runs:
+    place = {key: v for key, v in runs.part.cell.items() if key in keys}
+    fedavg = found.get(algorithm='fedavg', **place)
+    if fedavg is None or runs.algorithm == 'fedavg':
+      continue
+    lead = runs.lead(fedavg)
+    last = lead.index[-1]
+    point = {
+      f'lead over FedAvg in round {last}': lead[last],
+      'largest': lead.max(),
+      'smallest': lead.min(),
+    }
+    line = {key: tables.format_points(value) for key, value in point.items()}
+    line['largest'] += f' (round {lead.idxmax()})'
+    line['smallest'] += f' (round {lead.idxmin()})'
+    lines.append({'': results_lib.describe(runs.part.cell), **line})
+  return pd.DataFrame(lines)
+
+
 def section(name: str, frame: pd.DataFrame) -> str:
   """Returns the tables of a study as Markdown, and where they are from."""
   found = results(name, frame)
-  return '\n'.join([*map(_markdown, _tables(found)), _note(name, found)])
+  made = _tables(found)
+  if STUDIES[name].leads:
+    made.append(leads(found))
+  return '\n'.join([*map(_markdown, made), _note(name, found)])
 
 
 def summary(frame: pd.DataFrame) -> str:
