@@ -310,7 +310,7 @@ def built(calls, arguments):
   kept = [call for call in calls if call[0] != 'run']
   [(_, arguments, _)] = [c for c in calls if c[0] == 'run']
   _, schedule, seed, *_, outputs = arguments
-  outputs = dataclasses.replace(outputs, title=None)
+  outputs = dataclasses.replace(outputs, settings={})  # texts of plots
   return describe([*kept, schedule, seed, outputs])
 
 

@@ -55,7 +55,7 @@ def test_runs_are_grouped_by_the_flags_that_differ(saved, call, no_tensorflow):
   lines = [line.split('|')[1:3] for line in outcome.out.splitlines()[:4]]
   cells = [[cell.strip() for cell in line] for line in lines]
   assert cells[0] == ['algorithm', 'seeds']
-  assert cells[2:] == [['safl', '2'], ['fedavg', '1']]
+  assert cells[2:] == [['SAFL', '2'], ['FedAvg', '1']]
   folder = saved / 'compare'
   names = {path.name for path in folder.iterdir()}
   texts = {f'comparison.{suffix}' for suffix in ('csv', 'html', 'md', 'tex')}
@@ -71,7 +71,7 @@ def test_runs_are_grouped_by_the_flags_that_differ(saved, call, no_tensorflow):
 
 def test_only_seeds_differ(saved, call, no_tensorflow):
   outcome = call('compare', '--runs=runs/a,runs/b', '--experiment=ab')
-  assert outcome.out.splitlines()[2].startswith('| safl ')
+  assert outcome.out.splitlines()[2].startswith('| SAFL ')
   assert (saved / 'ab' / 'comparison.csv').exists()
 
 
