@@ -83,14 +83,11 @@ STUDIES = {
     _REPRODUCTION,
     {
       'accuracy_n50': 'reproduction_rate_n50',
-      'accuracy_n80': 'reproduction_rate_n80',
       'accuracy_n100': 'reproduction_rate_n100',
     },
     (
-      *(
-        f'fedavg_n{n}_alpha{a}' for n in (50, 80, 100) for a in (0.002, 0.0015)
-      ),
-      *(f'safl_n{n}_alpha0.002' for n in (50, 80, 100)),
+      *(f'fedavg_n{n}_alpha{a}' for n in (50, 100) for a in (0.002, 0.0015)),
+      *(f'safl_n{n}_alpha0.002' for n in (50, 100)),
     ),
   ),
   'biased_share': Study(
@@ -101,13 +98,22 @@ STUDIES = {
     },
   ),
   'annealing': Study(
-    'docs/choosing.md', {'accuracy_n_100_R_0.3': 'choosing_R03'}
+    'docs/choosing.md',
+    {'accuracy_n_100_R_0.3': 'choosing_R03'},
+    (
+      *('fedavg_n80', 'safl_n80_L80'),
+      *(
+        name.format(setting)
+        for setting in ('n50', 'R0.3', 'R0.5', 'R0.7')
+        for name in ('fedavg_{}', 'safl_{}_L80', 'safl_{}_L10')
+      ),
+    ),
   ),
 }
 # Rows of the table `annealing` that the README has, too.
 README_ROWS = (
-  *('n = 80', 'n = 50', 'n = 100, R = 0.3', 'n = 12'),
-  'n = 12, one initial model',
+  *('n = 50', 'n = 80'),
+  *(f'n = 100, R = {R}' for R in (0.3, 0.5, 0.7)),
 )
 
 

@@ -43,6 +43,18 @@ def test_commands_name_parts_of_the_experiment(name):
   assert parts >= set(findings.STUDIES[name].parts)
 
 
+def test_the_preset_recommended_is_better_in_every_setting(frame):
+  pairs = []
+  for name in ('annealing', 'biased_share'):
+    found = findings.results(name, frame)
+    for short in found.where(algorithm='safl', temperature=10):
+      cell = {**short.part.cell, 'temperature': 80}
+      (long,) = [r for r in found.runs if r.part.cell == cell]
+      pairs.append((short.at(None).mean, long.at(None).mean))
+  assert len(pairs) >= 11
+  assert all(short > long for short, long in pairs)
+
+
 def rows(experiment, part, seed, accuracies):
   columns = dict.fromkeys(findings._COLUMNS, 1.0)
   return pd.DataFrame(

@@ -87,6 +87,9 @@ def test_presets(preset):
     assert config.dataset == OTHER_TASKS[preset.stem]
     assert config.partition == 'client'
     return
+  if preset.stem == 'recommended':
+    assert (config.epsilon, config.temperature) == (0.3, 10)
+    return
   name, _, size = preset.stem.rpartition('_')
   if size.startswith('n'):
     assert config.num_clients == int(size[1:])
