@@ -260,7 +260,7 @@ def section(name: str, frame: pd.DataFrame) -> str:
 def summary(frame: pd.DataFrame) -> str:
   """Returns the table of the README."""
   (table,) = _tables(results('annealing', frame))
-  return _markdown(table[table[''].isin(README_ROWS)])
+  return _markdown(table[table[''].isin(README_ROWS)]).rstrip()
 
 
 def write(frame: pd.DataFrame) -> None:

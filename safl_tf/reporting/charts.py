@@ -205,7 +205,10 @@ def chart(content: Chart, path: plots.Paths) -> Any:
     if len(curve.x)
   ]
   ours = [curve for curve, _ in drawn if not curve.is_paper]
-  named = len(ours) <= _MAX_NAMED
+  has_paper = any(curve.is_paper for curve, _ in drawn)
+  # Names at the ends would hide the paper's values, or curves that go on.
+  same_end = len({curve.x[-1] for curve in ours}) <= 1
+  named = len(ours) <= _MAX_NAMED and same_end and not has_paper
   longest = max((len(curve.name) for curve in ours), default=0)
   columns = min(max(1, 88 // (longest + 10)), 4, max(1, len(ours)))
   rows = 0 if named else -(-len(ours) // columns)
@@ -231,10 +234,9 @@ def chart(content: Chart, path: plots.Paths) -> Any:
         axes.fill_between(x, low, high, color=color, alpha=0.18, linewidth=0)
     for name, level in content.levels.items():
       plots.level(axes, level, f'{name}, {level:.3g}')
-    has_paper = any(curve.is_paper for curve, _ in drawn)
     note = 'open circles: the paper' if has_paper else ''
     plots.titled(figure, content.title)
-    axes.set_title(', '.join(filter(None, [content.subtitle, note])))
+    axes.set_title('\n'.join(filter(None, [content.subtitle, note])))
     axes.set(xlabel=content.x_label, ylabel=content.y_label)
     low, high = axes.get_ylim()
     top = high if content.y_max is None else min(high, 1.01 * content.y_max)
