@@ -84,8 +84,9 @@ def test_the_papers_values_are_open_markers_of_the_same_colour(tmp_path):
   ours, theirs = axes.lines
   assert theirs.get_color() == ours.get_color()
   assert theirs.get_markerfacecolor() == theirs.get_linestyle().lower()
-  assert axes.get_title('left') == 'n = 3, open circles: the paper'
-  assert [text.get_text() for text in axes.texts] == ['SAFL']
+  assert axes.get_title('left') == 'n = 3\nopen circles: the paper'
+  (legend,) = figure.legends
+  assert [text.get_text() for text in legend.get_texts()] == ['SAFL']
 
 
 def test_levels_are_named(tmp_path):

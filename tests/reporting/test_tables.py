@@ -244,8 +244,18 @@ def test_chart_figure(tmp_path):
     ends = band.get_paths()[0].vertices[:, 1]
     y_max = max(y + d for y, d in zip(curve.y, curve.spread, strict=True))
     assert ends.max() == pytest.approx(y_max)
-  assert figure.legends == []  # few curves are named at their ends
-  assert {text.get_text() for text in axes.texts} >= {'FedAvg', 'SAFL'}
+  # Their ends are apart: names there would hide the curves that go on.
+  (legend,) = figure.legends
+  assert {t.get_text() for t in legend.get_texts()} >= {'FedAvg', 'SAFL'}
+
+
+def test_few_curves_with_one_end_are_named_there(tmp_path):
+  runs = [make_run(name, 0, [0.5, 0.6]) for name in ('fedavg', 'safl')]
+  chart = charts_lib.comparison(runs)['accuracy']
+  figure = charts_lib.chart(chart, tmp_path / 'a.png')
+  assert figure.legends == []
+  texts = {text.get_text() for text in figure.axes[0].texts}
+  assert texts == {'FedAvg', 'SAFL'}
 
 
 def test_chart_of_many_curves_and_of_none(tmp_path):
