@@ -206,13 +206,14 @@ def _markdown(table: pd.DataFrame) -> str:
   return tables_lib.to_markdown(lines)
 
 
-def _note(name: str, found: results_lib.Results) -> str:
+def _note(found: results_lib.Results) -> str:
   """Returns the command, date, machine and seeds, and what is missing."""
+  name = found.plan.experiment
   parts = {runs.part.name: len(runs.histories) for runs in found.runs}
   counts = set(parts.values())
   note = f'`{command(name)}`, {_WHERE}, mean ± sd of {max(counts)} seeds'
   fewer = [f'{p} ({k})' for p, k in parts.items() if k < max(counts)]
-  missing = [part.name for part in _parts(name) if part.name not in parts]
+  missing = [p.name for p in found.plan.parts if p.name not in parts]
   if fewer:
     note += f'; fewer seeds: {", ".join(fewer)}'
   if missing:
@@ -248,13 +249,12 @@ def leads(found: results_lib.Results) -> pd.DataFrame:
   return pd.DataFrame(lines)
 
 
-def section(name: str, frame: pd.DataFrame) -> str:
+def section(found: results_lib.Results) -> str:
   """Returns the tables of a study as Markdown, and where they are from."""
-  found = results(name, frame)
   made = _tables(found)
-  if STUDIES[name].leads:
+  if STUDIES[found.plan.experiment].leads:
     made.append(leads(found))
-  return '\n'.join([*map(_markdown, made), _note(name, found)])
+  return '\n'.join([*map(_markdown, made), _note(found)])
 
 
 def summary(frame: pd.DataFrame) -> str:
@@ -269,8 +269,7 @@ def write(frame: pd.DataFrame) -> None:
     found = results(name, frame)
     if not found.runs:
       continue
-    text = section(name, frame)
-    reports.write(ROOT / study.page, f'findings {name}', text)
+    reports.write(ROOT / study.page, f'findings {name}', section(found))
     drawn = figures.figures(found, results_lib.paper_numbers()[name])
     for figure, image in study.images.items():
       paths = plots.paths(ROOT / 'docs/images', image, ('png', 'dark.png'))

@@ -16,7 +16,8 @@ def frame():
 def test_pages_have_the_tables_of_the_data(name, frame):
   page = (findings.ROOT / findings.STUDIES[name].page).read_text('utf-8')
   begin, end = (f'<!-- {mark}findings {name} -->' for mark in ('', '/'))
-  assert f'{begin}\n{findings.section(name, frame)}\n{end}' in page
+  text = findings.section(findings.results(name, frame))
+  assert f'{begin}\n{text}\n{end}' in page
 
 
 def test_readme_has_the_table_of_the_data(frame):

@@ -194,11 +194,14 @@ def test_first_run_and_all_runs(name, scale, tmp_path, no_pictures):
   """Reports are written after each run, so the first one is enough."""
   result = made.complete(name, scale)
   for several in (result.runs[:1], result.runs):
-    report.write(tmp_path, result._replace(runs=several))
+    finished = result._replace(runs=several)
+    report.write(tmp_path, finished)
     tags = Tags()
     tags.feed((tmp_path / 'report.html').read_text())
     assert tags.open == [] and {'table', 'ul'} <= set(tags.all)
-  assert 'svg' in tags.all
+    drawn = figures.figures(finished, results_lib.paper_numbers()[name])
+    assert ('svg' in tags.all) == bool(drawn)
+  assert drawn
 
 
 @pytest.mark.parametrize('lead, lowest', [(-0.3, True), (0.3, False)])
